@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CacheLayer', 'KVCache', 'Step', 'Statistics', 'PlainDrafter', 'check_inputs', 'Texts', 'judge', 'observed',
-           'observed_prompt', 'prefill', 'Clock', 'decode', 'collect']
+           'observed_prompt', 'prefill', 'Clock', 'rounds', 'decode', 'collect', 'plain_generate', 'first_difference']
 
 # %% ../nbs/07_decode.ipynb #dc3b48d1
 import time
@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 from .draft_head import KVBuffer
 from .value import DraftTree
-from .verify import Choose, NonFiniteLogits, greedy_walk, verify, walk
+from .verify import Choose, NonFiniteLogits, Sampling, greedy_walk, verify, walk
 
 # %% ../nbs/07_decode.ipynb #ca5306e7
 class CacheLayer(CacheLayerMixin):
@@ -237,6 +237,27 @@ class Clock:
         now = time.perf_counter()
         self.seconds[name], self.last = self.seconds.get(name, 0.0) + now - self.last, now
 
+# %% ../nbs/07_decode.ipynb #29336741
+def rounds(target, drafter, texts:Texts, choose:Choose, cache:KVCache, seen)->Iterator[Step]: # seen: what `observe` takes next
+    "One `Step` a round until every text has ended."
+    clock, rows = Clock(), list(range(len(texts.ended)))
+    while alive := [i for i, row in enumerate(rows) if not texts.ended[row]]:
+        clock.begin()
+        drafter.observe(*seen)
+        if len(alive) < len(rows):
+            drafter.keep(alive); cache.keep(alive)
+            rows = [rows[i] for i in alive]
+        tree = drafter.draft(max(map(texts.room, rows)), choose)
+        clock.lap('draft')
+        features, logits = verify(target, tree, cache, cache.visible())
+        clock.lap('verify')
+        path, tokens = judge(tree, logits, choose, rows, texts)
+        clock.lap('choose')
+        cache.commit([[0] + nodes for nodes in path])
+        seen = observed(path, tokens, features, logits)
+        clock.lap('host')
+        yield Step(rows, tree, path, tokens, drafter.candidates, clock.seconds)
+
 # %% ../nbs/07_decode.ipynb #c344d83b
 @torch.no_grad()
 def decode(
@@ -257,19 +278,10 @@ def decode(
     choose.start(len(ids), logits)
     rows, tree = list(range(len(ids))), DraftTree.root(ids[:, -1])
     path, tokens = judge(tree, logits, choose, rows, texts)
-    seen = observed_prompt(texts, features);                              clock.lap('prefill')
+    seen = observed_prompt(texts, features)
+    clock.lap('prefill')
     yield Step(rows, tree, path, tokens, None, clock.seconds, prefill=True)
-    while alive := [i for i, row in enumerate(rows) if not texts.ended[row]]:
-        clock.begin()
-        drafter.observe(*seen)
-        if len(alive) < len(rows): drafter.keep(alive), cache.keep(alive)
-        rows = [rows[i] for i in alive]
-        tree = drafter.draft(max(map(texts.room, rows)), choose);         clock.lap('draft')
-        features, logits = verify(target, tree, cache, cache.visible());  clock.lap('verify')
-        path, tokens = judge(tree, logits, choose, rows, texts);          clock.lap('choose')
-        cache.commit([[0] + nodes for nodes in path])
-        seen = observed(path, tokens, features, logits);                  clock.lap('host')
-        yield Step(rows, tree, path, tokens, drafter.candidates, clock.seconds)
+    yield from rounds(target, drafter, texts, choose, cache, seen)
 
 # %% ../nbs/07_decode.ipynb #f74f01d9
 def collect(
@@ -282,3 +294,33 @@ def collect(
         statistics.add(step)
         for row, tokens in zip(step.rows, step.tokens): new[row] += tokens
     return new, statistics
+
+# %% ../nbs/07_decode.ipynb #ff2fcf48
+def plain_generate(
+    target,                     # the `Target`
+    ids:Tensor,                 # [B, L] prompts, padded on the left
+    attention_mask:Tensor=None, # [B, L], 0 = padding
+    sampling:Sampling=Sampling(),
+    max_new_tokens:int=128,     # most tokens to emit for each row
+    stop=(),                    # token ids that end a text
+)->list[list[int]]:             # new token ids of each row, cut after the end token
+    "The model's own `generate` under the same settings."
+    mask = torch.ones_like(ids) if attention_mask is None else attention_mask
+    out = target.model.generate(ids, attention_mask=mask, max_new_tokens=max_new_tokens, eos_token_id=list(stop) or None, pad_token_id=0, **sampling.options())
+    rows = out[:, ids.shape[1]:].tolist()
+    return [row[:next((i + 1 for i, token in enumerate(row) if token in stop), len(row))] for row in rows]
+
+# %% ../nbs/07_decode.ipynb #644729f3
+@torch.no_grad()
+def first_difference(
+    target,        # the `Target`
+    ids:Tensor,    # [1, L] the prompt
+    ours:list,     # new token ids
+    theirs:list,   # new token ids to compare with
+)->dict|None:      # position, token_ids (ours, theirs; None: ended), margin of the target's two largest logits there; or None
+    "Where two answers to one prompt part, and how close the target's decision was."
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+    if at == len(ours) == len(theirs): return None
+    prefix = torch.cat([ids, torch.tensor([theirs[:at]], dtype=ids.dtype, device=ids.device)], 1)
+    top = target.forward(prefix, last_only=True)[1][0, -1].float().topk(2).values
+    return dict(position=at, token_ids=[x[at] if at < len(x) else None for x in (ours, theirs)], margin=(top[0] - top[1]).item())

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['DraftHeadConfig', 'config_from_dict', 'rotate', 'KVBuffer', 'DraftAttention', 'DraftLayer', 'DraftHead', 'config_for',
-           'foreign_kind', 'check_shapes', 'load_head', 'fill_head', 'write_whole', 'save_head', 'check_fit']
+           'slot_mask', 'DraftCache', 'foreign_kind', 'check_shapes', 'load_head', 'fill_head', 'write_whole',
+           'save_head', 'check_fit']
 
 # %% ../nbs/02_draft_head.ipynb #2466f56d
 import json, os, tempfile
@@ -174,6 +175,40 @@ def config_for(
         head_dim=getattr(c, 'head_dim', None) or c.hidden_size // heads, vocab_size=model.get_output_embeddings().weight.shape[0],
         rms_norm_eps=getattr(c, 'rms_norm_eps', 1e-6), rope_theta=rope.get('rope_theta') or getattr(c, 'rope_theta', 10000.0),
         max_position_embeddings=getattr(c, 'max_position_embeddings', 2048)))
+
+# %% ../nbs/02_draft_head.ipynb #2915809b
+def slot_mask(
+    lengths:Tensor, # [B] slots that each row has filled
+    base:int,       # slots that exist before the new ones
+    new:Tensor,     # [B or 1, n, m] bool, which of m new slots each query sees
+)->Tensor:          # [B, n, base + m] bool
+    "Every query sees its own row's filled slots, and of the new ones what `new` says."
+    B, n, m = len(lengths), *new.shape[1:]
+    past = torch.arange(base, device=new.device) < lengths[:, None]
+    return torch.cat([past[:, None].expand(B, n, base), new.expand(B, n, m)], -1)
+
+# %% ../nbs/02_draft_head.ipynb #a71e133c
+class DraftCache:
+    "What a head has read, for B rows: keys and values, and the number of pairs of each row."
+    def __init__(self, batch): self.buffer, self.lengths = KVBuffer(), [0]*batch
+
+    def read(self, head, embeddings, features, counts): # [B, a, H] each; the first counts[b] pairs of row b are real -> [B, a, H]
+        (B, a, _), base, device = features.shape, max(self.lengths), features.device
+        before, steps = torch.tensor(self.lengths, device=device), torch.arange(a, device=device)
+        mask = slot_mask(before, base, torch.ones(1, a, a, dtype=torch.bool, device=device).tril()) if base else None
+        predicted = head(embeddings, features, before[:, None] + steps, mask, self.buffer, base)
+        if len(set(self.lengths)) > 1: self.buffer.move((base + steps).expand(B, a), before[:, None] + steps)
+        self.lengths = [length + count for length, count in zip(self.lengths, counts)]
+        return predicted
+
+    def guess(self, head, embeddings, features, mask, at): # [B, k, H] each; mask [B, k, at + k] over the guesses since the last read
+        base, lengths = max(self.lengths), torch.tensor(self.lengths, device=features.device)
+        positions = (lengths + at // mask.shape[1])[:, None].expand(mask.shape[:2])   # the k nodes of a level share one
+        return head(embeddings, features, positions, slot_mask(lengths, base, mask), self.buffer, base + at)
+
+    def keep(self, rows): # list of row indices that stay
+        self.buffer.keep(torch.tensor(rows, device=self.buffer.keys.device))
+        self.lengths = [self.lengths[row] for row in rows]
 
 # %% ../nbs/02_draft_head.ipynb #edda6088
 def foreign_kind(

