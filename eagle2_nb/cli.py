@@ -43,8 +43,8 @@ def load_pair(
     import torch
     from eagle2_nb.target import load_default, load_target
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    try: torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as e: raise ValueError(f"--device: {device!r} cannot be used here ({str(e).splitlines()[0][:80]})") from None
+    try: torch.ones(1, device=device).item()
+    except Exception as e: raise ValueError(f"--device: {device!r} cannot be used here ({str(e).splitlines()[0][:80]})") from None
     kind = getattr(torch, dtype)
     if path is None: target, tokenizer, own = load_default(kind, device)
     else: (target, tokenizer), own = load_target(path, kind, device), None
@@ -53,18 +53,19 @@ def load_pair(
 # %% ../nbs/15_cli.ipynb #6ce9fb0b
 class TextStream:
     "Turns token after token into pieces of text that can be printed at once."
-    def __init__(self, tokenizer): self.tokenizer, self.pending, self.shown = tokenizer, [], 0
+    def __init__(self, tokenizer): self.tokenizer, self.before, self.new = tokenizer, [], []  # tokens printed last, tokens that wait
+
+    def decode(self, tokens): return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
     def add(self, token): # token id -> new text, '' while a character is incomplete
-        self.pending.append(token)
-        text = self.tokenizer.decode(self.pending, skip_special_tokens=True)
-        if text.endswith('\ufffd'): return ''
-        piece, self.shown = text[self.shown:], len(text)
-        if text.endswith('\n'): self.pending, self.shown = [], 0
+        self.new.append(token)
+        piece = self.rest()
+        if piece.endswith('\ufffd'): return ''
+        self.before, self.new = self.new, []
         return piece
 
-    def rest(self): # -> what was still waiting when the text ended
-        return self.tokenizer.decode(self.pending, skip_special_tokens=True)[self.shown:]
+    def rest(self): # -> text of the tokens that still wait
+        return self.decode(self.before + self.new)[len(self.decode(self.before)):]
 
 # %% ../nbs/15_cli.ipynb #efe72017
 def marked(
@@ -160,9 +161,8 @@ def answer(
 )->dict:                    # the measured part of the report
     "Decode one prompt, measured; with `against` also by the model's own `generate`."
     import torch
-    from eagle2_nb.decode import collect, decode, plain_generate
-    eos = target.model.generation_config.eos_token_id
-    settings = dict(max_new_tokens=max_new_tokens, stop=eos if isinstance(eos, list) else [] if eos is None else [eos])
+    from eagle2_nb.decode import collect, decode, end_tokens, plain_generate
+    settings = dict(max_new_tokens=max_new_tokens, stop=end_tokens(target.model.generation_config.eos_token_id))
     collect(decode(target, drafter, ids, max_new_tokens=4))
     if against: plain_generate(target, ids, max_new_tokens=4)
     torch.manual_seed(seed)

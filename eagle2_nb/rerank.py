@@ -9,8 +9,8 @@ __all__ = ['rerank', 'Eagle2Drafter']
 from dataclasses import replace
 
 import torch
-from .draft_head import DraftCache, DraftHead, check_fit
-from .expand import TreeConfig, expand
+from .draft_head import DraftCache, DraftHead, check_fit, upload
+from .expand import TreeConfig, candidate_count, expand
 from .target import scorer
 from .value import DraftTree
 
@@ -32,19 +32,20 @@ def rerank(
 class Eagle2Drafter:
     "Drafts EAGLE-2's dynamic trees: expansion, then reranking (EAGLE-2, section 4)."
     def __init__(self, head:DraftHead, config:TreeConfig=TreeConfig()): # raises ValueError when the head scores fewer than top_k tokens
-        self.head, self.config, self.target = head, config, None
-        scored = head.config.draft_vocab_size or head.config.vocab_size
+        self.head, self.config, self.pair = head, config, None
+        scored, count = head.config.draft_vocab_size or head.config.vocab_size, candidate_count(config)
         if config.top_k > scored: raise ValueError(f"top_k: is {config.top_k}, the draft scores {scored} tokens; choose at most that many")
+        if count > 2**20: raise ValueError(f"top_k: is {config.top_k}, which at depth {config.depth} makes {count} candidates; choose a smaller tree")
 
     def start(self, target, batch): # batch: list of B prompts, token ids [n] each
         check_fit(self.head, target)
         self.embed, self.token_ids = self.head.embed_tokens or target.embed, self.head.draft_token_ids
-        if self.target is not target: self.target, self.score = target, scorer(target, self.token_ids)
-        self.cache = DraftCache(len(batch))
+        if self.pair != (target, self.head): self.pair, self.score = (target, self.head), scorer(target, self.token_ids)  # rows copied once
+        self.cache = DraftCache(len(batch), target.device)
 
     def observe(self, tokens, features, lengths, tree_logits=None): # [B, a], [B, a, H]; the first lengths[b] of row b count
         predicted = self.cache.read(self.head, self.embed(tokens), features, lengths)
-        last = torch.tensor(lengths, device=tokens.device)[:, None] - 1
+        last = upload(lengths, tokens.device)[:, None] - 1
         self.root = tokens.gather(1, last)[:, 0]
         self.feature = predicted.gather(1, last[..., None].expand(-1, -1, predicted.shape[2]))[:, 0]
 
@@ -60,4 +61,5 @@ class Eagle2Drafter:
 
     def keep(self, rows): # list of row indices that stay
         self.cache.keep(rows)
-        self.root, self.feature = self.root[rows], self.feature[rows]
+        index = upload(rows, self.root.device)
+        self.root, self.feature = self.root[index], self.feature[index]

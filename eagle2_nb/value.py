@@ -47,7 +47,8 @@ class DraftTree:
     depths:Tensor     # [B, n] levels below the root
     log_values:Tensor # [B, n] log of the product of confidences from the root, 0 at the root
     valid:Tensor      # [B, n] bool, False: not a node of this row
-    q:Tensor|None = None # [B, n, V] draft probabilities at each node, for sampled drafts only
+    q:Tensor|None = None    # [B, n, V] draft probabilities at each node, for sampled drafts only
+    mask:Tensor|None = None # [B, n, n] bool, the tree mask, once verification has built it
 
     @classmethod
     def root(cls, tokens): # [B] -> a tree that holds only the root: plain decoding

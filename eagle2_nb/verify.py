@@ -37,7 +37,8 @@ def verify(
     "One target forward over all nodes: each sees the text so far, its ancestors and itself (EAGLE-2, section 4.2)."
     if visible is None: visible = torch.zeros(len(tree.tokens), 0, dtype=torch.bool, device=tree.tokens.device)
     B, n, K = len(tree.tokens), len(tree), visible.shape[1]
-    mask = torch.cat([visible[:, None].expand(B, n, K), tree_mask(tree.parents)], -1)
+    tree.mask = tree_mask(tree.parents)
+    mask = torch.cat([visible[:, None].expand(B, n, K), tree.mask], -1)
     positions = visible.sum(-1, keepdim=True) + tree.depths
     return target.forward(tree.tokens, mask[:, None], positions, cache)
 
@@ -69,8 +70,9 @@ class Choose:
         for old in [k for k in self.blocks if k < t]: del self.blocks[old]
 
     def pick(self, prefix, logits, row, t): # ids [1, n], [V], row of the original batch, token number -> token id, a tensor []
-        if not self.do_sample: return self.scores(prefix, logits[None])[0].argmax(-1)
-        return (self(prefix, logits[None])[0] / self.block(t)[row]).argmax(-1)
+        weights = (self(prefix, logits[None]) / self.block(t)[row] if self.do_sample else self.scores(prefix, logits[None]))[0]
+        choice = weights.argmax(-1)
+        return torch.where(weights[choice].isnan(), -1, choice)   # a processor made NaN: no token
 
 # %% ../nbs/06_verify.ipynb #5ca1c324
 @dataclass(frozen=True)
@@ -81,9 +83,11 @@ class Sampling:
     top_p:float = 1.0
 
     def __post_init__(self):
-        if not 0 <= self.temperature < float('inf'): raise ValueError(f"temperature: is {self.temperature}; expected 0 (greedy) or more")
-        if not 0 < self.top_p <= 1: raise ValueError(f"top_p: is {self.top_p}; expected more than 0 and at most 1")
-        if self.top_k < 0: raise ValueError(f"top_k: is {self.top_k}; expected 0 (off) or more")
+        number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
+        if not number(self.temperature) or not (self.temperature == 0 or 1e-6 <= self.temperature < float('inf')):
+            raise ValueError(f"temperature: is {self.temperature!r}; expected 0 (greedy) or at least 1e-6")
+        if not number(self.top_p) or not 0 < self.top_p <= 1: raise ValueError(f"top_p: is {self.top_p!r}; expected more than 0 and at most 1")
+        if type(self.top_k) is not int or self.top_k < 0: raise ValueError(f"top_k: is {self.top_k!r}; expected 0 (off) or more")
 
     def choose(self, generator=None): # -> the same processors that `generate` builds, in its order
         warpers = [TemperatureLogitsWarper(float(self.temperature))] if self.temperature not in (0, 1) else []
@@ -110,7 +114,7 @@ def walk(
         here = logits[row, node]
         token = pick(here, emitted)
         child = (tree.parents[row] == node) & (tree.tokens[row] == token) & tree.valid[row]
-        facts = torch.stack([token, child.any(), child.long().argmax(), here.max().isfinite()]).tolist()  # the one transfer
+        facts = torch.stack([token, child.any(), child.long().argmax(), here.max().isfinite() & (token >= 0)]).tolist()  # the one transfer
         emitted.append(facts[0])
         if facts[1]: path.append(node := facts[2])
         if not facts[1] or not facts[3] or emitted[-1] in stop or len(emitted) == limit: return path, emitted, bool(facts[3])
@@ -119,16 +123,20 @@ def walk(
 def greedy_walk(
     tree:DraftTree, # the draft
     logits:Tensor,  # [B, n, V] the target's logits at all nodes
-)->list[tuple[list[int],list[int],bool]]: # for each row: accepted nodes, emitted tokens, and whether their logits were finite
+)->list[tuple[list[int],list[int],bool]]: # for each row: accepted nodes, emitted tokens, were the logits finite
     "The walk for all rows at once when the choice is an argmax, with a single transfer to the host."
+    mask, n = tree_mask(tree.parents) if tree.mask is None else tree.mask, len(tree)
     choice = logits.argmax(-1)
     sound = logits.gather(-1, choice[..., None])[..., 0].isfinite()
     right = (tree.tokens == choice.gather(1, tree.parents.clamp(min=0))) & tree.valid
     right[:, 0] = True
-    accepted = (right[:, None] | ~tree_mask(tree.parents)).all(-1)
-    rows = torch.stack([accepted.long(), choice, sound.long()], 1).tolist()
-    paths = [[i for i, a in enumerate(a) if a] for a, _, _ in rows]
-    return [(path[1:], [choice[i] for i in path], all(sound[i] for i in path)) for path, (_, choice, sound) in zip(paths, rows)]
+    accepted = (right[:, None] | ~mask).all(-1)
+    deepest = (accepted * (tree.depths + 1)).argmax(1)
+    on_path = mask.gather(1, deepest[:, None, None].expand(-1, 1, n))[:, 0]
+    nodes = torch.where(on_path, torch.arange(n, device=mask.device), n).sort(1).values
+    emitted = choice.gather(1, nodes.clamp(max=n - 1))
+    facts = torch.cat([on_path.sum(1, keepdim=True), (sound | ~on_path).all(1, keepdim=True), nodes, emitted], 1).tolist()
+    return [(row[3:2 + row[0]], row[2 + n:2 + n + row[0]], bool(row[1])) for row in facts]
 
 # %% ../nbs/06_verify.ipynb #84f9adec
 class NonFiniteLogits(FloatingPointError):
