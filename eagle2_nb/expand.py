@@ -54,7 +54,7 @@ def propose(
     "The `top_k` best children of every frontier node (EAGLE-2, section 4.1)."
     values, tokens = child_log_values(log_values, logits).topk(top_k, dim=-1)
     finite = values.isfinite().flatten(1).all(-1)
-    return tokens.flatten(1), values.flatten(1).nan_to_num(-torch.inf), finite
+    return tokens.flatten(1), torch.where(values.isnan(), -torch.inf, values).flatten(1), finite
 
 # %% ../nbs/04_expand.ipynb #abcf8ba1
 def next_frontier(

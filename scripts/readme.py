@@ -18,12 +18,16 @@ def render():
     "What README.md and its pictures should hold: {path: bytes}"
     notebook = nbformat.read(ROOT / "nbs/index.ipynb", as_version=4)
     notebook.cells = [c for c in notebook.cells if not c.source.startswith("#| hide")]
+    notebook.metadata["language_info"] = {"name": "python"}
+    alternatives = [line.split(":", 1)[1].strip().strip('"') for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("#| fig-alt:")]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("#|"))
     exporter = MarkdownExporter()
     text, resources = exporter.from_notebook_node(notebook, resources={"unique_key": "index", "output_files_dir": "nbs/images"})
     text = re.sub(r"\]\((\w+)\.ipynb", r"](nbs/\1.ipynb", text)  # links between notebooks, seen from the top level
+    for alternative in alternatives:
+        text = re.sub(r"\s*!\[png\]", f"\n\n![{alternative}]", text, count=1)
     files = {ROOT / name: data for name, data in resources.get("outputs", {}).items()}
     return {ROOT / "README.md": re.sub(r"\n{3,}", "\n\n", text).strip().encode() + b"\n", **files}
 
