@@ -73,6 +73,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'eagle2_nb.decode.plain_generate': ('decode.html#plain_generate', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.prefill': ('decode.html#prefill', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.rounds': ('decode.html#rounds', 'eagle2_nb/decode.py'),
+                                  'eagle2_nb.decode.until_end': ('decode.html#until_end', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.walks': ('decode.html#walks', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.weigh': ('decode.html#weigh', 'eagle2_nb/decode.py')},
             'eagle2_nb.draft_head': { 'eagle2_nb.draft_head.DraftAttention': ('draft_head.html#draftattention', 'eagle2_nb/draft_head.py'),

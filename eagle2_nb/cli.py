@@ -83,12 +83,13 @@ def run(
     show,        # (token, was it an accepted draft) -> None
 ):               # new token ids, Statistics, seconds in all
     "Consume a decode, showing each token as it comes."
-    from eagle2_nb.decode import Statistics
-    new, statistics, began = [], Statistics(), time.perf_counter()
-    for step in steps:
-        statistics.add(step)
-        new += step.tokens[0]
-        for i, token in enumerate(step.tokens[0]): show(token, i < len(step.path[0]))
+    from eagle2_nb.decode import collect
+    def shown():
+        for step in steps:
+            for i, token in enumerate(step.tokens[0]): show(token, i < len(step.path[0]))
+            yield step
+    began = time.perf_counter()
+    (new,), statistics = collect(shown())
     return new, statistics, time.perf_counter() - began
 
 # %% ../nbs/15_cli.ipynb #311dd38b
