@@ -249,22 +249,29 @@ def teach(
     feature_gb, minutes,
 ):
     "The command `train` once its options are checked."
-    from accelerate import Accelerator
-    from eagle2_nb.train import Features, Trainer, head_to_train, load_answers, train, write_answers
-    accelerator = Accelerator(mixed_precision='bf16' if dtype == 'bfloat16' else 'no', gradient_accumulation_steps=config.accumulate, cpu=device == 'cpu')
+    from datetime import timedelta
+    import torch
+    from accelerate import Accelerator, InitProcessGroupKwargs
+    from eagle2_nb.train import Features, Trainer, fingerprint, head_to_train, load_answers, train, write_answers
+    accelerator = Accelerator(mixed_precision='bf16' if dtype == 'bfloat16' else 'no', gradient_accumulation_steps=config.accumulate, cpu=device == 'cpu',
+                              kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(days=1))])  # one process may wait for another's shard
+    if device not in ('auto', accelerator.device.type):
+        raise ValueError(f"--device: is {device!r}, accelerate uses {accelerator.device}; expected auto or cpu (choose GPUs by CUDA_VISIBLE_DEVICES)")
+    me = dict(process=accelerator.process_index, processes=accelerator.num_processes)
     report = (lambda line: print(line, file=sys.stderr, flush=True)) if accelerator.is_main_process else (lambda line: None)
-    head, began = head_path and load_head(head_path, path, 'eagle2'), time.perf_counter()
+    head, began = load_head(head_path, path, 'eagle2') if head_path else None, time.perf_counter()
     target, tokenizer, _ = load_pair(path, None, dtype, str(accelerator.device))
-    if stage != 'train':
-        write_answers(target, tokenizer, prompts, folder/'answers', answer_config, tokens, minutes, accelerator.process_index, accelerator.num_processes, report)
-    accelerator.wait_for_everyone()
-    if stage == 'generate': return
-    data = load_answers([*answers, *([folder/'answers'] if (folder/'answers').exists() else [])], target.vocab_size)
+    left = lambda: None if minutes is None else max(0, minutes - (time.perf_counter() - began) / 60)
+    complete = stage == 'train' or write_answers(target, tokenizer, prompts, folder/'answers', answer_config, tokens, left(), **me, report=report)
+    complete = bool(accelerator.reduce(torch.tensor(float(not complete), device=accelerator.device), 'sum') == 0)   # also waits for all
+    if stage == 'generate' or not complete: return report(f"answers are in {folder/'answers'}" + ('' if complete else '; not all yet, the same command goes on'))
+    own = [folder/'answers'] if (folder/'answers').exists() else []
+    data = load_answers([*answers, *own], target.vocab_size, fingerprint(target))
     features = Features(target, data, folder/'features', feature_gb * 1e9)
-    with accelerator.main_process_first(): features.fill(report)
-    head = head_to_train(target, data, features, head or None, size, width, config.seed)
-    left = None if minutes is None else max(0, minutes - (time.perf_counter() - began) / 60)
-    complete = train(Trainer(accelerator, target, head, data, features, config), folder, left, report=report)
+    features.fill(report, **me)
+    accelerator.wait_for_everyone()
+    head = head_to_train(target, data, features, head, size, width, config.seed)
+    complete = train(Trainer(accelerator, target, head, data, features, config), folder, left(), report=report)
     report(f"the head is in {folder/'head'}" + ('' if complete else '; the run is not complete, the same command goes on'))
 
 # %% ../nbs/15_cli.ipynb #7ea1c0a3
@@ -275,7 +282,7 @@ def train(
     answers: Annotated[list[str], option('Files or folders of answers to train on, besides those in OUT/answers.')] = (),
     out: Annotated[str, option("Folder of the run; default: 'train' in the user's cache.")] = None,
     target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
-    head: Annotated[str, option('Folder of a head to start from; default: random weights.')] = None,
+    head: Annotated[str, option('Folder of a head to go on with; default: random weights.')] = None,
     skip: Annotated[int, option('Prompts to leave out at the start.', True)] = 0,
     tokens: Annotated[int, option('Answer tokens to generate.', True)] = 1_000_000,
     batch_size: Annotated[int, option('Conversations answered together.', True)] = 48,
@@ -305,6 +312,12 @@ def train(
     from pathlib import Path
     from eagle2_nb.target import cache_folder, read_questions
     from eagle2_nb.train import AnswerConfig, TrainConfig
+    for name, value, least in (('tokens', tokens, 1), ('skip', skip, 0), ('draft_vocab_size', draft_vocab_size, 0), ('intermediate_size', intermediate_size, 0),
+                               ('feature_gb', feature_gb, 0), ('budget_minutes', budget_minutes or 0, 0)):
+        if not least <= value < float('inf'): raise ValueError(f'{name}: is {value}; expected at least {least}')
+    for path in map(Path, answers):
+        if not path.exists(): raise ValueError(f'--answers: {path} does not exist')
+    if head and intermediate_size: raise ValueError('--intermediate-size: a head given by --head has its own; leave one of them out')
     answer_config = AnswerConfig(batch_size, max_new_tokens, longest_prompt, sampled, seed=seed)
     config = TrainConfig(updates, batch_tokens, accumulate, optimizer, learning_rate, decay=decay, distribution_weight=distribution_weight, noise=noise,
                          steps=steps, steps_from=steps_from, held_out=held_out, seed=seed)
