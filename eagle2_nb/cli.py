@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['app', 'load_head', 'load_pair', 'TextStream', 'marked', 'run', 'compare', 'summary', 'hardware', 'environment',
-           'answer', 'printer', 'respond', 'option', 'generate', 'teach', 'train', 'main']
+           'answer', 'printer', 'respond', 'option', 'generate', 'teach', 'check_numbers', 'check_files', 'fill_in',
+           'train', 'main']
 
 # %% ../nbs/15_cli.ipynb #dee4748d
 import json, sys, time
@@ -245,86 +246,96 @@ def generate(
 def teach(
     stage:str, prompts, answers, folder, # as the options name them
     path, head_path, dtype, device,
-    answer_config, tokens, config, size, width, # AnswerConfig, TrainConfig, draft vocabulary, MLP width
+    tokens, answer_config, config, size, width, # answer tokens, AnswerConfig, TrainConfig, draft vocabulary, MLP width
     feature_gb, minutes,
 ):
     "The command `train` once its options are checked."
+    import torch, warnings
     from datetime import timedelta
-    import torch
     from accelerate import Accelerator, InitProcessGroupKwargs
     from eagle2_nb.train import Features, Trainer, fingerprint, head_to_train, load_answers, train, write_answers
     accelerator = Accelerator(mixed_precision='bf16' if dtype == 'bfloat16' else 'no', gradient_accumulation_steps=config.accumulate, cpu=device == 'cpu',
                               kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(days=1))])  # one process may wait for another's shard
-    if device not in ('auto', accelerator.device.type):
-        raise ValueError(f"--device: is {device!r}, accelerate uses {accelerator.device}; expected auto or cpu (choose GPUs by CUDA_VISIBLE_DEVICES)")
+    if device not in ('auto', accelerator.device.type): raise ValueError(f"--device: is {device!r}, accelerate uses {accelerator.device}; expected auto or cpu (choose GPUs by CUDA_VISIBLE_DEVICES)")
     me = dict(process=accelerator.process_index, processes=accelerator.num_processes)
     report = (lambda line: print(line, file=sys.stderr, flush=True)) if accelerator.is_main_process else (lambda line: None)
     head, began = load_head(head_path, path, 'eagle2') if head_path else None, time.perf_counter()
+    warnings.filterwarnings('ignore', message='Mismatch dtype between input and weight')   # a norm in float32 within bfloat16 is meant
     target, tokenizer, _ = load_pair(path, None, dtype, str(accelerator.device))
     left = lambda: None if minutes is None else max(0, minutes - (time.perf_counter() - began) / 60)
     complete = stage == 'train' or write_answers(target, tokenizer, prompts, folder/'answers', answer_config, tokens, left(), **me, report=report)
     complete = bool(accelerator.reduce(torch.tensor(float(not complete), device=accelerator.device), 'sum') == 0)   # also waits for all
     if stage == 'generate' or not complete: return report(f"answers are in {folder/'answers'}" + ('' if complete else '; not all yet, the same command goes on'))
-    own = [folder/'answers'] if (folder/'answers').exists() else []
-    data = load_answers([*answers, *own], target.vocab_size, fingerprint(target))
+    data = load_answers([*answers, *([folder/'answers'] if list((folder/'answers').glob('answers-*')) else [])], target.vocab_size, fingerprint(target))
     features = Features(target, data, folder/'features', feature_gb * 1e9)
     features.fill(report, **me)
     accelerator.wait_for_everyone()
-    head = head_to_train(target, data, features, head, size, width, config.seed)
-    complete = train(Trainer(accelerator, target, head, data, features, config), folder, left(), report=report)
+    trainer = Trainer(accelerator, target, head_to_train(target, data, features, head, size, width, config.seed), data, features, config)
+    complete = train(trainer, folder, left(), report=report)
     report(f"the head is in {folder/'head'}" + ('' if complete else '; the run is not complete, the same command goes on'))
+
+# %% ../nbs/15_cli.ipynb #7ea1c0a4
+def check_numbers(**named): # name = (value, least)
+    "Raise ValueError naming a number that is too small or not finite."
+    for name, (value, least) in named.items():
+        if not least <= value < float('inf'): raise ValueError(f'{name}: is {value}; expected at least {least}')
+
+def check_files(stage, prompts, skip, answers, out, head, width): # as the options name them -> conversations, folder
+    "Read what is small and check what is named, before anything is loaded; raises ValueError, OSError."
+    from pathlib import Path
+    from eagle2_nb.target import cache_folder, read_questions
+    for path in map(Path, answers):
+        if not path.exists(): raise ValueError(f'--answers: {path} does not exist')
+    if head and width: raise ValueError('--intermediate-size: a head given by --head has its own; leave one of them out')
+    conversations = [question['turns'] for file in prompts for question in read_questions(file)][skip:]
+    if stage != 'train' and not conversations: raise ValueError('--prompts: none given, or all skipped; name JSON Lines files of prompts, or use --stage train')
+    return conversations, Path(out) if out else cache_folder()/'train'
+
+# %% ../nbs/15_cli.ipynb #7ea1c0a5
+def fill_in(
+    kinds,           # dataclasses of settings
+    pairs:list[str], # texts NAME=VALUE
+    **values,        # what is known already
+)->list:             # one of each kind
+    "Settings from texts and values; raises ValueError for a name that none has, or a value that does not fit."
+    from dataclasses import fields
+    types = {field.name: field.type for kind in kinds for field in fields(kind)}
+    for pair in pairs:
+        name, _, text = pair.partition('=')
+        if name not in types: raise ValueError(f"--set: {pair!r} names no setting; expected NAME=VALUE with one of {', '.join(types)}")
+        try: values[name] = types[name](text)
+        except ValueError: raise ValueError(f"--set: {name} is {text!r}; expected {types[name].__name__}") from None
+    return [kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values}) for kind in kinds]
 
 # %% ../nbs/15_cli.ipynb #7ea1c0a3
 @app.command()
 def train(
-    stage: Annotated[Literal['all', 'generate', 'train'], option('generate answers, train on them, or both.', True)] = 'all',
-    prompts: Annotated[list[str], option('JSON Lines files of prompts (`messages` or `turns`), plain or .gz, for --stage generate.')] = (),
-    answers: Annotated[list[str], option('Files or folders of answers to train on, besides those in OUT/answers.')] = (),
-    out: Annotated[str, option("Folder of the run; default: 'train' in the user's cache.")] = None,
-    target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
-    head: Annotated[str, option('Folder of a head to go on with; default: random weights.')] = None,
+    stage: Annotated[Literal['all', 'generate', 'train'], option('Generate answers, train on them, or both.', True)] = 'all',
+    prompts: Annotated[list[str], option('JSON Lines files of prompts (messages or turns), plain or .gz.')] = (),
     skip: Annotated[int, option('Prompts to leave out at the start.', True)] = 0,
     tokens: Annotated[int, option('Answer tokens to generate.', True)] = 1_000_000,
-    batch_size: Annotated[int, option('Conversations answered together.', True)] = 48,
-    max_new_tokens: Annotated[int, option('Longest answer.', True)] = 192,
-    longest_prompt: Annotated[int, option('Tokens; longer prompts are left out.', True)] = 1024,
-    sampled: Annotated[float, option('Share of the batches that is drawn at temperature 0.8; the others are greedy.', True)] = .25,
-    draft_vocab_size: Annotated[int, option('Tokens that the head scores, the most frequent ones; 0: all.', True)] = 8192,
-    intermediate_size: Annotated[int, option('Width of the head\'s MLP; 0: the target\'s.', True)] = 0,
+    answers: Annotated[list[str], option('Files or folders of answers to train on, besides those in OUT/answers.')] = (),
+    out: Annotated[str, option("Folder of the run, where a stopped one goes on; default: train in the user's cache.")] = None,
+    target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
+    head: Annotated[str, option('Folder of a head to go on with; default: random weights.')] = None,
+    draft_vocab_size: Annotated[int, option('Tokens that the head scores, the most frequent ones; 0: all.', True)] = 16384,
+    intermediate_size: Annotated[int, option("Width of a new head's MLP; 0: the target's.", True)] = 0,
     updates: Annotated[int, option('Optimizer steps of the whole run.', True)] = 2000,
     batch_tokens: Annotated[int, option('Tokens of one batch, all processes together.', True)] = 4096,
-    accumulate: Annotated[int, option('Batches an update.', True)] = 1,
-    optimizer: Annotated[Literal['muon', 'adamw'], option('Of the matrices.', True)] = 'muon',
-    learning_rate: Annotated[float, option('After the warm-up.', True)] = 2e-3,
-    decay: Annotated[float, option('Last share of the updates, in which the learning rate falls to zero.', True)] = .3,
-    distribution_weight: Annotated[float, option('Weight of the cross-entropy; the features have weight 1.', True)] = .5,
-    noise: Annotated[float, option('Noise on the features that are read, in their deviations.', True)] = .1,
-    steps: Annotated[int, option('How often the head is unrolled on its own guesses.', True)] = 3,
-    steps_from: Annotated[float, option('Share of the updates after which it is unrolled.', True)] = .6,
-    held_out: Annotated[int, option('Greedy answers to measure on.', True)] = 40,
+    settings: Annotated[list[str], typer.Option('--set', metavar='NAME=VALUE', help='Any other field of AnswerConfig or TrainConfig (notebook 10), e.g. learning_rate=1e-3.')] = (),
     seed: Annotated[int, option('Seed of everything random.', True)] = 0,
     dtype: Annotated[Literal['float32', 'bfloat16'], option('Number type of the target and of the products.', True)] = 'bfloat16',
-    device: Annotated[str, option('cpu, cuda ...; auto: what accelerate finds.', True)] = 'auto',
+    device: Annotated[str, option('cpu, or auto: what accelerate finds.', True)] = 'auto',
     feature_gb: Annotated[float, option('Disk for features; if they need more, they are computed for every batch.', True)] = 4.0,
     budget_minutes: Annotated[float, option('Stop after that time; the same command goes on.')] = None,
 ):
-    "Train a draft head on what the target says."
-    from pathlib import Path
-    from eagle2_nb.target import cache_folder, read_questions
+    "Let the target answer prompts, and train a draft head on the answers."
+    check_numbers(tokens=(tokens, 1), skip=(skip, 0), draft_vocab_size=(draft_vocab_size, 0), intermediate_size=(intermediate_size, 0),
+                  feature_gb=(feature_gb, 0), budget_minutes=(budget_minutes or 0, 0))
     from eagle2_nb.train import AnswerConfig, TrainConfig
-    for name, value, least in (('tokens', tokens, 1), ('skip', skip, 0), ('draft_vocab_size', draft_vocab_size, 0), ('intermediate_size', intermediate_size, 0),
-                               ('feature_gb', feature_gb, 0), ('budget_minutes', budget_minutes or 0, 0)):
-        if not least <= value < float('inf'): raise ValueError(f'{name}: is {value}; expected at least {least}')
-    for path in map(Path, answers):
-        if not path.exists(): raise ValueError(f'--answers: {path} does not exist')
-    if head and intermediate_size: raise ValueError('--intermediate-size: a head given by --head has its own; leave one of them out')
-    answer_config = AnswerConfig(batch_size, max_new_tokens, longest_prompt, sampled, seed=seed)
-    config = TrainConfig(updates, batch_tokens, accumulate, optimizer, learning_rate, decay=decay, distribution_weight=distribution_weight, noise=noise,
-                         steps=steps, steps_from=steps_from, held_out=held_out, seed=seed)
-    conversations = [q['turns'] for file in prompts for q in read_questions(file)][skip:]
-    if stage != 'train' and not conversations: raise ValueError('--prompts: none given; name JSON Lines files of prompts, or use --stage train')
-    folder = Path(out) if out else cache_folder()/'train'
-    teach(stage, conversations, answers, folder, target, head, dtype, device, answer_config, tokens, config, draft_vocab_size, intermediate_size, feature_gb, budget_minutes)
+    configs = fill_in((AnswerConfig, TrainConfig), settings, updates=updates, batch_tokens=batch_tokens, seed=seed)
+    conversations, folder = check_files(stage, prompts, skip, answers, out, head, intermediate_size)
+    teach(stage, conversations, answers, folder, target, head, dtype, device, tokens, *configs, draft_vocab_size, intermediate_size, feature_gb, budget_minutes)
 
 # %% ../nbs/15_cli.ipynb #1ef28f5c
 def main(

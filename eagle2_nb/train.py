@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['COUNTERS', 'Answers', 'pack_answers', 'check_answers', 'save_answers', 'read_answers', 'answer_files', 'load_answers',
-           'encode_turns', 'pad_left', 'ends_of', 'answer_batch', 'check_seed', 'derive', 'AnswerConfig', 'answer_turn',
-           'answer_all_turns', 'open_manifest', 'fingerprint', 'write_answers', 'compute_features', 'Features',
-           'answer_counts', 'draft_vocabulary', 'wanted_pairs', 'unroll_mask', 'PastSteps', 'unroll', 'WordLoss',
-           'Objective', 'TrainConfig', 'make_batches', 'split_rows', 'chain_acceptance', 'chain_length', 'decoded_tau',
-           'Units', 'set_units', 'plain_copy', 'restrict', 'deviations', 'first_weights', 'some_features',
-           'head_to_train', 'make_optimizers', 'BatchSource', 'Trainer', 'gradients', 'update', 'save_checkpoint',
-           'load_checkpoint', 'write_log', 'some_updates', 'progress', 'write_run', 'train', 'plot_log']
+           'encode_turns', 'pad_left', 'ends_of', 'answer_batch', 'check_seed', 'check_fields', 'derive',
+           'AnswerConfig', 'answer_turn', 'answer_all_turns', 'open_manifest', 'fingerprint', 'write_answers',
+           'compute_features', 'Features', 'answer_counts', 'draft_vocabulary', 'wanted_pairs', 'unroll_mask',
+           'PastSteps', 'unroll', 'WordLoss', 'Objective', 'TrainConfig', 'make_batches', 'split_rows',
+           'chain_acceptance', 'chain_length', 'decoded_tau', 'Units', 'set_units', 'plain_copy', 'restrict',
+           'deviations', 'first_weights', 'some_features', 'head_to_train', 'make_optimizers', 'BatchSource', 'Trainer',
+           'gradients', 'update', 'save_checkpoint', 'load_checkpoint', 'write_log', 'some_updates', 'progress',
+           'write_run', 'train', 'plot_log']
 
 # %% ../nbs/10_train.ipynb #f3aaf270
 import copy, csv, hashlib, json, math, pickle, time
@@ -18,6 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
@@ -69,14 +72,11 @@ def check_answers(answers, file, vocab_size):
 
 def save_answers(answers, file):
     "Write `Answers` to a safetensors file, whole or not at all."
-    from safetensors.torch import save_file
     write_whole(Path(file), lambda name: save_file(dict(vars(answers)), name))
 
 # %% ../nbs/10_train.ipynb #701fea89
 def read_answers(file, vocab_size):
     "The `Answers` of one file; raises ValueError."
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
     try: answers = Answers(**load_file(file))
     except (SafetensorError, TypeError) as e:
         raise ValueError(f"answers: {file}: is no safetensors file of ids, offsets, prompt_lengths and greedy ({e})") from None
@@ -157,6 +157,11 @@ def check_seed(seed):
     "Raise ValueError for a seed that torch would cut off."
     if type(seed) is not int or not 0 <= seed < 2**32: raise ValueError(f"seed: is {seed!r}; expected an integer from 0 to {2**32 - 1}")
 
+def check_fields(settings, expected, fits, *names): # a dataclass; what is expected, in words and as a function of the value
+    "Raise ValueError naming a field that does not fit."
+    for name in names:
+        if not fits(getattr(settings, name)): raise ValueError(f"{name}: is {getattr(settings, name)!r}; expected {expected}")
+
 def derive(*numbers): # integers -> a seed
     "A seed that belongs to these numbers in this order."
     return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:4], 'big')
@@ -175,9 +180,8 @@ class AnswerConfig:
     seed:int = 0             # of the draws
 
     def __post_init__(self):
-        for name in ('batch_size', 'max_new_tokens', 'longest_prompt', 'shard'):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1: raise ValueError(f"{name}: is {getattr(self, name)!r}; expected an integer of at least 1")
-        if not 0 <= self.sampled <= 1: raise ValueError(f"sampled: is {self.sampled!r}; expected a share from 0 to 1")
+        check_fields(self, 'an integer of at least 1', lambda x: type(x) is int and x >= 1, 'batch_size', 'max_new_tokens', 'longest_prompt', 'shard')
+        check_fields(self, 'a share from 0 to 1', lambda x: 0 <= x <= 1, 'sampled')
         Sampling(self.temperature, self.top_k)
         check_seed(self.seed)
 
@@ -289,29 +293,22 @@ class Features:
         self.where = {row: (number, slice(ends[row] - ends[first], ends[row + 1] - ends[first]))
                       for number, (first, last) in enumerate(self.cuts) for row in range(first, last)}
 
-    def name(self, rows): # token ids of a file's rows -> its name
-        return hashlib.sha256(repr((fingerprint(self.target), [row.tolist() for row in rows])).encode()).hexdigest()[:20]
-
     def fill(self, report=print, process=0, processes=1): # compute the files that are missing, each process its share
-        from safetensors.torch import save_file
         if not self.kept: return report(f'features: {self.size / 1e9:.1f} GB would not fit; they are computed for every batch')
         self.folder.mkdir(parents=True, exist_ok=True)
         for number in range(process, len(self.cuts), processes):
-            rows = [self.answers.row(i) for i in range(*self.cuts[number])]
-            file = self.folder/f'features-{self.name(rows)}.safetensors'
-            if file.exists(): continue
-            features = torch.cat(compute_features(self.target, rows)).to('cpu', torch.bfloat16)
+            if (file := self.file(self.cuts[number])).exists(): continue
+            features = torch.cat(compute_features(self.target, [self.answers.row(i) for i in range(*self.cuts[number])])).to('cpu', torch.bfloat16)
             write_whole(file, lambda name: save_file(dict(features=features), name))
             report(f'features: {number + 1} of {len(self.cuts)} files')
 
-    def open(self): # map the files into memory
-        from safetensors.torch import load_file
-        names = [self.name([self.answers.row(i) for i in range(*cut)]) for cut in self.cuts]
-        self.chunks = [load_file(self.folder/f'features-{name}.safetensors')['features'] for name in names]
+    def file(self, cut): # first and last row -> the file that holds their features
+        rows = [self.answers.row(i).tolist() for i in range(*cut)]
+        return self.folder/f'features-{hashlib.sha256(repr((fingerprint(self.target), rows)).encode()).hexdigest()[:20]}.safetensors'
 
     def of(self, rows): # row numbers -> list of [n, H]
         if not self.kept: return compute_features(self.target, [self.answers.row(i) for i in rows])
-        if not self.chunks: self.open()
+        if not self.chunks: self.chunks = [load_file(self.file(cut))['features'] for cut in self.cuts]   # memory maps
         return [self.chunks[number][place] for number, place in map(self.where.get, rows)]
 
 # %% ../nbs/10_train.ipynb #1095b4b4
@@ -443,22 +440,19 @@ class TrainConfig:
     feature_weight:float = 1.0        # w_f of the objective
     distribution_weight:float = .5    # w_q
     noise:float = .1                  # half width of the uniform noise on the features that are read, in deviations of a row's features
-    steps:int = 1                     # how often the head is unrolled ...
-    steps_from:float = .0             # ... from this share of the updates on, once before
+    steps:int = 3                     # how often the head is unrolled ...
+    steps_from:float = .6             # ... from this share of the updates on, once before
     held_out:int = 40                 # greedy rows that are measured and not trained on; 0: what is trained on is measured
     seed:int = 0                      # of the order, the noise and the first weights
 
     def __post_init__(self):
         if self.optimizer not in ('muon', 'adamw'): raise ValueError(f"optimizer: is {self.optimizer!r}; expected 'muon' or 'adamw'")
-        for name in ('updates', 'batch_tokens', 'accumulate', 'warmup', 'steps'):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1: raise ValueError(f"{name}: is {getattr(self, name)!r}; expected an integer of at least 1")
-        if type(self.held_out) is not int or self.held_out < 0: raise ValueError(f"held_out: is {self.held_out!r}; expected an integer of at least 0")
-        for name in ('decay', 'averaging', 'steps_from'):
-            if not 0 <= getattr(self, name) < 1: raise ValueError(f"{name}: is {getattr(self, name)!r}; expected at least 0 and less than 1")
-        if not self.clip > 0: raise ValueError(f"clip: is {self.clip!r}; expected more than 0")
+        check_fields(self, 'an integer of at least 1', lambda x: type(x) is int and x >= 1, 'updates', 'batch_tokens', 'accumulate', 'warmup', 'steps')
+        check_fields(self, 'an integer of at least 0', lambda x: type(x) is int and x >= 0, 'held_out')
+        check_fields(self, 'at least 0 and less than 1', lambda x: 0 <= x < 1, 'decay', 'averaging', 'steps_from')
+        check_fields(self, 'a number of at least 0', lambda x: 0 <= x < math.inf, 'learning_rate', 'feature_weight', 'distribution_weight', 'noise')
+        check_fields(self, 'more than 0', lambda x: x > 0, 'clip')
         check_seed(self.seed)
-        for name in ('learning_rate', 'feature_weight', 'distribution_weight', 'noise'):
-            if not 0 <= getattr(self, name) < float('inf'): raise ValueError(f"{name}: is {getattr(self, name)!r}; expected a number of at least 0")
 
     def rate(self, update): # share of the learning rate: up, flat, down
         return max(0, min(1, (update + 1) / self.warmup, (self.updates - update) / max(1, self.decay * self.updates)))

@@ -22,7 +22,7 @@ TRIALS = {
     "batches of 2,048 tokens": dict(batch_tokens=2048, updates=320), "batches of 8,192 tokens": dict(batch_tokens=8192, updates=80),
     "weight of words 0.1": dict(distribution_weight=0.1), "weight of words 2": dict(distribution_weight=2.0),
     "no noise": dict(noise=0.0), "noise 0.3": dict(noise=0.3),
-    "4,096 words": dict(draft_vocab_size=4096), "16,384 words": dict(draft_vocab_size=16384),
+    "4,096 words": dict(draft_vocab_size=4096), "8,192 words": dict(draft_vocab_size=8192),
     "MLP of 2,304": dict(intermediate_size=2304),
     "steps 1": dict(steps=1), "steps 2": dict(steps=2), "steps 3": dict(steps=3), "steps 5": dict(steps=5),
 }
@@ -40,7 +40,8 @@ def run(name, answers, out, head):
     if name.startswith("steps"):
         command += ["--head", head]
     for option, value in options.items():
-        command += ["--" + option.replace("_", "-"), str(value)]
+        flag = option in ("updates", "batch_tokens", "draft_vocab_size", "intermediate_size")
+        command += ["--" + option.replace("_", "-"), str(value)] if flag else ["--set", f"{option}={value}"]
     subprocess.run(command, check=True)
     with open(folder / "log.csv", encoding="utf-8") as file:
         return list(csv.DictReader(file))[-1]

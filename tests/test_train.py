@@ -30,8 +30,8 @@ def run(tmp_path_factory):
     AutoTokenizer.from_pretrained(default_model_folder()).save_pretrained(folder / "target")
     random = lambda n: torch.randint(3, 200, (n,)).tolist()
     save_answers(pack_answers([(random(5 + i % 7), random(8 + i % 11), True) for i in range(60)], 49152), folder / "answers.safetensors")
-    options = ("--stage train --updates 40 --batch-tokens 128 --accumulate 2 --steps 2 --steps-from 0.5 --held-out 4 --draft-vocab-size 128 "
-               "--dtype float32 --device cpu").split()
+    options = ("--stage train --updates 40 --batch-tokens 128 --set accumulate=2 --set steps=2 --set steps_from=0.5 --set held_out=4 "
+               "--draft-vocab-size 128 --dtype float32 --device cpu").split()
     return folder, [BIN / "eagle2", "train", "--target", folder / "target", "--answers", folder / "answers.safetensors", *options]
 
 
