@@ -28,7 +28,7 @@ from .decode import PlainDrafter, collect, decode, end_tokens
 from .draft_head import DraftHead, config_for, upload, write_whole
 from .expand import TreeConfig
 from .rerank import Eagle2Drafter
-from .target import Target, scorer
+from .target import scorer
 from .verify import Sampling
 
 # %% ../nbs/10_train.ipynb #3e1da690
@@ -255,7 +255,7 @@ def write_answers(
         if tokens and sum(shard['answer_tokens'] for shard in finished.values()) >= tokens: break
         if name in finished: continue
         if minutes is not None and time.perf_counter() - began > 60 * minutes: return False
-        for batch in answer_all_turns(target, tokenizer, conversations[number * config.shard:(number + 1) * config.shard], config, config.seed * 1_000 + number):
+        for batch in answer_all_turns(target, tokenizer, conversations[number * config.shard:(number + 1) * config.shard], config, derive(config.seed, number)):
             rows, fresh = rows + batch, fresh + sum(len(answer) for _, answer, _ in batch)
             report(f'{name}: {len(rows)} answers, {fresh / (time.perf_counter() - began):.0f} tokens/s')
         if rows: save_answers(pack_answers(rows, target.vocab_size), folder/name)

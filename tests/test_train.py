@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ def run(tmp_path_factory):
     AutoTokenizer.from_pretrained(default_model_folder()).save_pretrained(folder / "target")
     random = lambda n: torch.randint(3, 200, (n,)).tolist()
     save_answers(pack_answers([(random(5 + i % 7), random(8 + i % 11), True) for i in range(60)], 49152), folder / "answers.safetensors")
-    options = ("--stage train --updates 40 --batch-tokens 128 --set accumulate=2 --set steps=2 --set steps_from=0.5 --set held_out=4 "
+    options = ("--stage train --updates 60 --batch-tokens 128 --set accumulate=2 --set steps=2 --set steps_from=0.5 --set held_out=4 "
                "--draft-vocab-size 128 --dtype float32 --device cpu").split()
     return folder, [BIN / "eagle2", "train", "--target", folder / "target", "--answers", folder / "answers.safetensors", *options]
 
@@ -47,7 +46,7 @@ def test_two_processes_train_as_one(run):
               "--main_process_port", "29613"]
     subprocess.run([*launch, *command, "--out", folder / "two"], check=True, env=ENVIRONMENT, capture_output=True)
     one, two = log(folder / "one"), log(folder / "two")
-    assert [row[0] for row in one] == [row[0] for row in two] == [20, 40]
+    assert [row[0] for row in one] == [row[0] for row in two] == [20, 40, 60]
     assert torch.allclose(torch.tensor(one), torch.tensor(two), rtol=0, atol=1e-5), (one, two)
     assert one[1][2] < one[0][2]
 
@@ -58,10 +57,11 @@ def test_killed_run_goes_on_bit_for_bit(run):
     subprocess.run([*command, "--out", whole], check=True, env=ENVIRONMENT, capture_output=True)
     subprocess.run([*command, "--out", killed, "--budget-minutes", "0"], check=True, env=ENVIRONMENT, capture_output=True)
     process = subprocess.Popen([*command, "--out", killed], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(4)
+    assert any("update 40/60" in line for line in process.stderr)  # in the middle of what the checkpoint does not hold
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     subprocess.run([*command, "--out", killed], check=True, env=ENVIRONMENT, capture_output=True)
     a, b = (load_file(out / "head" / "model.safetensors") for out in (whole, killed))
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-    assert [row[0] for row in log(killed)] == [20, 40]
+    assert [row[0] for row in log(killed)] == [20, 40, 60]
