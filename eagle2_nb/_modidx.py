@@ -64,6 +64,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'eagle2_nb.decode.Texts': ('decode.html#texts', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.Texts.__init__': ('decode.html#texts.__init__', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.Texts.add': ('decode.html#texts.add', 'eagle2_nb/decode.py'),
+                                  'eagle2_nb.decode.Texts.aligned': ('decode.html#texts.aligned', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.Texts.budget': ('decode.html#texts.budget', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.Texts.prefix': ('decode.html#texts.prefix', 'eagle2_nb/decode.py'),
                                   'eagle2_nb.decode.Texts.room': ('decode.html#texts.room', 'eagle2_nb/decode.py'),

@@ -38,15 +38,13 @@ class KVCache(Cache):
     "The target's keys and values for B rows, preallocated; accepted tree nodes are committed, the others forgotten."
     def __init__(self, layers:int, batch:int, device): # attention layers, rows
         super().__init__(layers=[CacheLayer(self) for _ in range(layers)])
-        self.starts, self.lengths, self.device = [0]*batch, [0]*batch, device  # row b's text: slots starts[b] to lengths[b]
+        self.lengths, self.device = [0]*batch, device      # row b's text stands in the slots below lengths[b]
 
     @property
     def base(self): return max(self.lengths)               # first slot that is free in all rows
 
     def visible(self): # -> [B, base] bool: the slots of each row's text
-        slots = torch.arange(self.base, device=self.device)
-        starts, lengths = upload([self.starts, self.lengths], self.device)[..., None]
-        return (slots >= starts) & (slots < lengths)
+        return torch.arange(self.base, device=self.device) < upload(self.lengths, self.device)[:, None]
 
     def commit(self, paths): # for each row the nodes to keep, root first, as indices into the tree written last
         width, base = max(map(len, paths)), self.base
@@ -60,7 +58,7 @@ class KVCache(Cache):
     def keep(self, rows): # list of row indices that stay
         index = upload(rows, self.device)
         for layer in self.layers: layer.buffer.keep(index)
-        self.starts, self.lengths = [self.starts[r] for r in rows], [self.lengths[r] for r in rows]
+        self.lengths = [self.lengths[r] for r in rows]
 
 # %% ../nbs/07_decode.ipynb #3c65c616
 @dataclass
@@ -184,10 +182,15 @@ class Texts:
         self.ids = torch.cat([ids, ids.new_zeros(len(ids), max(self.limits))], 1)
         self.count, self.ended = [0]*len(ids), [False]*len(ids)      # emitted tokens, is the text complete
 
-    def prefix(self, row, emitted): # text of a row [1, n], with tokens that the walk has just chosen
+    def aligned(self, after=0): # -> [B, L]: the prompts, or what stands `after` places behind, each row from its first token on
+        slots = torch.arange(self.prompt, device=self.ids.device)
+        place = (slots + upload(self.starts, self.ids.device)[:, None]).clamp(max=self.prompt - 1)
+        return self.ids.gather(1, place + after)
+
+    def prefix(self, row, emitted): # text of a row [n], with tokens that the walk has just chosen
         end = self.prompt + self.count[row] + len(emitted)
         if emitted: self.ids[row, end - 1] = emitted[-1]
-        return self.ids[row:row + 1, :end]
+        return self.ids[row, :end]
 
     def room(self, row): return self.limits[row] - self.count[row]   # tokens that may still be emitted
 
@@ -203,12 +206,13 @@ class Texts:
 
 # %% ../nbs/07_decode.ipynb #cdefae20
 def walks(tree, logits, choose, rows, texts): # -> for each row: accepted nodes, emitted tokens, were the logits finite
-    "The walk of every row: at once where the choice is an argmax, else one after another."
+    "The walk of every row: at once where the choice is an argmax, else level by level."
     if choose.greedy: return greedy_walk(tree, logits)
-    def pick_for(row):
-        def pick(here, emitted): return choose.pick(texts.prefix(row, emitted), here, row, texts.count[row] + len(emitted))
-        return pick
-    return [walk(tree, logits, i, pick_for(row), texts.stop, texts.room(row)) for i, row in enumerate(rows)]
+    def pick(here, which, emitted):
+        own = [rows[i] for i in which]
+        prefixes = [None if choose.blind else texts.prefix(row, tokens) for row, tokens in zip(own, emitted)]
+        return choose.pick(prefixes, here, own, [texts.count[row] + len(tokens) for row, tokens in zip(own, emitted)])
+    return walk(tree, logits, pick, texts.stop, [texts.room(row) for row in rows])
 
 # %% ../nbs/07_decode.ipynb #e02d1a51
 def judge(
@@ -243,13 +247,10 @@ def observed(
 # %% ../nbs/07_decode.ipynb #674c53a2
 def observed_prompt(
     texts:Texts,     # prompts, and the first chosen token of each
-    features:Tensor, # [B, L, H] of the prompts, padded on the left
+    features:Tensor, # [B, L, H] of the prompts, each from its first token on
 )->tuple:            # as `observed`, without logits
-    "Prompt features with the tokens that follow them, rows aligned at their first token."
-    L, device = texts.prompt, features.device
-    place = (torch.arange(L, device=device) + upload(texts.starts, device)[:, None]).clamp(max=L - 1)
-    if any(texts.starts): features = features.gather(1, place[..., None].expand(-1, -1, features.shape[2]))
-    return texts.ids[:, 1:L + 1].gather(1, place), features, [L - start for start in texts.starts]
+    "Prompt features with the tokens that follow them."
+    return texts.aligned(after=1), features, [texts.prompt - start for start in texts.starts]
 
 # %% ../nbs/07_decode.ipynb #41befc0c
 def prefill(
@@ -259,12 +260,11 @@ def prefill(
 )->tuple[Tensor,Tensor]: # features [B, L, H], logits [B, 1, V]
     "Read all prompts: features everywhere, logits at the last position."
     if cache.base: raise ValueError(f"cache: holds {cache.base} tokens; expected an empty KVCache")
-    ids, mask, positions = texts.ids[:, :texts.prompt], None, None
+    features, logits = target.forward(texts.aligned(), cache=cache, last_only=True)
+    cache.lengths = [texts.prompt - start for start in texts.starts]
     if any(texts.starts):
-        place = torch.arange(texts.prompt, device=ids.device) - upload(texts.starts, ids.device)[:, None]
-        mask, positions = (place >= 0).long(), place.clamp(min=0)
-    features, logits = target.forward(ids, mask, positions, cache, last_only=True)
-    cache.starts, cache.lengths = list(texts.starts), [texts.prompt]*len(ids)
+        last = upload(cache.lengths, features.device)[:, None, None] - 1
+        logits = target.logits(features.gather(1, last.expand(-1, -1, features.shape[2])))
     return features, logits
 
 # %% ../nbs/07_decode.ipynb #35e03e4f

@@ -108,9 +108,8 @@ class KVBuffer:
         return buffer
 
     def move(self, source, to): # slots [B, a] each: entry source[b, j] is copied to slot to[b, j]
-        for buffer in (self.keys, self.values):
-            wide = lambda slots: slots[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
-            buffer.scatter_(2, wide(to), buffer.gather(2, wide(source)))
+        rows = torch.arange(len(to), device=to.device)[:, None]
+        for buffer in (self.keys, self.values): buffer[rows, :, to] = buffer[rows, :, source]
 
     def keep(self, rows): # [b] indices of the rows that stay
         self.keys, self.values = self.keys[rows], self.values[rows]

@@ -379,24 +379,26 @@ class WordLoss(torch.autograd.Function):
     "Cross-entropy of the words read in guesses to those read in true features, a few pairs at a time."
     @staticmethod
     def forward(ctx,
-        guess:Tensor, # [m, H]
-        truth:Tensor, # [m, H]
-        score,        # features [.., H] -> logits [.., R]
-        rows=512,     # pairs at a time
-    )->Tensor:        # [] sum over the pairs
-        total, gradients = guess.new_zeros((), dtype=torch.float32), []
-        for g, t in zip(guess.split(rows), truth.split(rows)):
-            p = score(t).float().softmax(-1)
-            with torch.enable_grad(): logits = score(g := g.detach().requires_grad_())
-            q = logits.detach().float().log_softmax(-1)
-            total -= torch.linalg.vecdot(p, q).sum()
-            q.clamp_(min=-60).exp_().sub_(p)                # q - p, the gradient of the logits; numbers below 1e-26 only cost time
-            gradients.append(torch.autograd.grad(logits, g, q.to(logits.dtype))[0])
-        ctx.save_for_backward(torch.cat(gradients))
-        return total
+        guesses:Tensor, # [steps, m, H]
+        truth:Tensor,   # [m, H]
+        counted:Tensor, # [steps, m] bool: which guesses count
+        score,          # features [.., H] -> logits [.., R]
+        rows=512,       # pairs at a time
+    )->Tensor:          # [steps] sums over the guesses that count
+        sums, gradients = guesses.new_zeros(len(guesses), dtype=torch.float32), torch.empty_like(guesses)
+        for part in (slice(at, at + rows) for at in range(0, len(truth), rows)):
+            p = score(truth[part]).float().softmax(-1)
+            for step, g in enumerate(guesses[:, part]):
+                with torch.enable_grad(): logits = score(g := g.detach().requires_grad_())
+                q = logits.detach().float().log_softmax(-1)
+                sums[step] -= torch.linalg.vecdot(p, q) @ counted[step, part].float()
+                q.clamp_(min=-60).exp_().sub_(p)            # q - p, the gradient of the logits; numbers below 1e-26 only cost time
+                gradients[step, part] = torch.autograd.grad(logits, g, q.to(logits.dtype))[0] * counted[step, part, None]
+        ctx.save_for_backward(gradients)
+        return sums
 
     @staticmethod
-    def backward(ctx, upstream): return ctx.saved_tensors[0] * upstream, None, None, None
+    def backward(ctx, upstream): return ctx.saved_tensors[0] * upstream[:, None, None], None, None, None, None
 
 # %% ../nbs/10_train.ipynb #2e3b491e
 class Objective(nn.Module):
@@ -413,16 +415,15 @@ class Objective(nn.Module):
         noise:Tensor=None, # [B, n - 1, H] added to the features that are read
         first:int=0,     # no pair before this one is wanted
     )->Tensor:           # [steps, 2] sums over the wanted pairs: smooth L1 (mean over H), cross-entropy
-        truth, inputs, sums = features[:, 1:], features[:, :-1], []
+        truth, inputs, counted = features[:, 1:][wanted], features[:, :-1], [wanted]
         with torch.no_grad(): embeddings = self.embed(ids[:, 1:])
         if noise is not None: inputs = inputs + noise
         with parametrize.cached():                                      # matrices in other units are put together once
-            for guess in unroll(self.head, embeddings, inputs, self.steps, first):
-                g, t = guess[wanted], truth[wanted]
-                distance = F.smooth_l1_loss(g.float(), t.float(), reduction='sum') / g.shape[-1]
-                sums.append(torch.stack([distance, WordLoss.apply(g, t, self.score)]))
-                wanted = wanted & F.pad(wanted, (1, 0))[:, :-1]        # the next step starts one pair later
-        return torch.stack(sums)
+            guesses = torch.stack([guess[wanted] for guess in unroll(self.head, embeddings, inputs, self.steps, first)])
+        for _ in range(1, self.steps): counted.append(counted[-1] & F.pad(counted[-1], (1, 0))[:, :-1]) # each step starts one pair later
+        counted = torch.stack([pairs[wanted] for pairs in counted])
+        distances = F.smooth_l1_loss(guesses.float(), truth.float().expand_as(guesses), reduction='none').mean(-1)
+        return torch.stack([(distances * counted).sum(1), WordLoss.apply(guesses, truth, counted, self.score)], 1)
 
 # %% ../nbs/10_train.ipynb #58c87f46
 @dataclass(frozen=True)

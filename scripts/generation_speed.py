@@ -1,15 +1,18 @@
 """Answer prompts in batches through the package and through the model's own `generate`, and compare tokens a second.
 
-    python scripts/generation_speed.py PROMPTS --tokens 100000
+    python scripts/generation_speed.py PROMPTS --tokens 100000 --out RUN
 
-The same groups of prompts are answered three ways, one way after another, group by group: as `eagle2 train --stage generate`
-does (batches of similar length, rows that end leave the work), by `generate` in the order of the file, and by `generate` in
-batches of similar length. All greedy, with the same batch size and length limit. The two references are run on every
-`--reference-every`-th group only.
+Ours is what `eagle2 train --stage generate` does (batches of similar length, rows that end leave the work); its shards stay in
+RUN/answers, and the command may be continued there. After each shard `generate` answers some of the very prompts of that shard,
+at the same batch size and length limit: every `--every`-th batch of them in a shuffled order, as they stand mixed in the file,
+and every `--every`-th batch of them sorted by length.
 """
 import argparse
+import json
+import random
 import sys
 import time
+from pathlib import Path
 
 import torch
 import transformers
@@ -17,55 +20,53 @@ import transformers
 from eagle2_nb.cli import environment
 from eagle2_nb.decode import plain_generate
 from eagle2_nb.target import default_model_folder, load_target, read_questions
-from eagle2_nb.train import AnswerConfig, answer_all_turns, encode_turns, pad_left
+from eagle2_nb.train import AnswerConfig, ends_of, pad_left, read_answers, write_answers
 from eagle2_nb.verify import Sampling
 
 
-def reference(target, prompts, config):
-    "Answer tokens that `generate` writes to prompts, in batches in their order"
-    stop, count = target.model.generation_config.eos_token_id, 0
-    for at in range(0, len(prompts), config.batch_size):
+def by_generate(target, prompts, config, every):
+    "Answer tokens and seconds of `generate`, over every `every`-th batch of the prompts in their order"
+    count, seconds = 0, 0.0
+    for at in range(0, len(prompts), config.batch_size * every):
+        start = time.perf_counter()
         ids, mask = pad_left(prompts[at:at + config.batch_size])
-        count += sum(map(len, plain_generate(target, ids, mask, Sampling(), config.max_new_tokens, stop)))
-    return count
+        count += sum(map(len, plain_generate(target, ids, mask, Sampling(), config.max_new_tokens, ends_of(target))))
+        seconds += time.perf_counter() - start
+    return count, seconds
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompts", help="JSON Lines file of `messages` or `turns`; first turns are answered")
+    parser.add_argument("prompts", help="JSON Lines file of `messages` or `turns`")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first N prompts")
     parser.add_argument("--tokens", type=int, default=100_000, help="answer tokens to write our way")
-    parser.add_argument("--group", type=int, default=384, help="prompts a group, within which lengths are sorted")
-    parser.add_argument("--reference-every", type=int, default=2)
+    parser.add_argument("--out", type=Path, required=True, help="receives answers/ as `eagle2 train --out` does")
+    parser.add_argument("--every", type=int, default=4)
     args = parser.parse_args()
-    config = AnswerConfig(sampled=0.0)
+    config, folder, done = AnswerConfig(), args.out / "answers", 0
+    if folder.exists():
+        parser.error(f"--out: {folder} exists; name a new folder")
     target, tokenizer = load_target(default_model_folder(), torch.bfloat16)
-    questions = [[question["turns"][0]] for question in read_questions(args.prompts)]
-    sums = {name: [0, 0.0] for name in ("ours, all groups", "ours", "generate, file order", "generate, sorted")}
+    conversations = [question["turns"] for question in read_questions(args.prompts)[args.skip:]]
+    sums = {name: (0, 0.0) for name in ("ours", "generate, mixed lengths", "generate, sorted by length")}
 
-    def measure(names, work):
-        start = time.perf_counter()
-        count = work()
-        seconds = time.perf_counter() - start
-        for name in names:
-            sums[name] = [sums[name][0] + count, sums[name][1] + seconds]
-        print(f"{names[-1]}: {count} tokens, {count / seconds:.0f} tokens/s", file=sys.stderr, flush=True)
+    def add(name, count, seconds):
+        sums[name] = (sums[name][0] + count, sums[name][1] + seconds)
+        print(f"{name}: {count} tokens, {count / seconds:.0f} tokens/s", file=sys.stderr, flush=True)
 
-    for number, at in enumerate(range(0, len(questions), args.group)):
-        group = questions[at:at + args.group]
-        compared = number % args.reference_every == 0
-        ours = lambda: sum(len(answer) for batch in answer_all_turns(target, tokenizer, group, config, number) for _, answer, _ in batch)
-        measure(["ours, all groups"] + ["ours"] * compared, ours)
-        if compared:
-            prompts = [prompt for turns in group if len(prompt := encode_turns(tokenizer, turns, [])) <= config.longest_prompt]
-            measure(["generate, file order"], lambda: reference(target, prompts, config))
-            measure(["generate, sorted"], lambda: reference(target, sorted(prompts, key=len), config))
-        if sums["ours, all groups"][0] >= args.tokens:
-            break
+    while done < args.tokens:
+        write_answers(target, tokenizer, conversations, folder, config, tokens=done + 1, report=lambda line: None)
+        name, shard = list(json.loads((folder / "manifest-0.json").read_text())["shards"].items())[-1]
+        add("ours", shard["answer_tokens"], shard["seconds"])
+        done += shard["answer_tokens"]
+        answers = read_answers(folder / name, target.vocab_size)
+        prompts = [answers.row(i)[:length].tolist() for i, length in enumerate(answers.prompt_lengths.tolist())]
+        add("generate, sorted by length", *by_generate(target, sorted(prompts, key=len), config, args.every))
+        random.Random(0).shuffle(prompts)
+        add("generate, mixed lengths", *by_generate(target, prompts, config, args.every))
+    rate = {name: count / seconds for name, (count, seconds) in sums.items()}
     for name, (count, seconds) in sums.items():
-        print(f"{name}: {count} tokens in {seconds:.0f} s, {count / seconds:.0f} tokens/s")
-    ours = sums["ours"][0] / sums["ours"][1]
-    for name in ("generate, file order", "generate, sorted"):
-        print(f"ours is {ours / (sums[name][0] / sums[name][1]):.2f} times as fast as {name}, on the same prompts")
+        print(f"{name}: {count} tokens in {seconds:.0f} s, {rate[name]:.0f} tokens/s; ours is {rate['ours'] / rate[name]:.2f} times as fast")
     facts = environment(target)
     print(f"batch size {config.batch_size}, at most {config.max_new_tokens} new tokens, {facts['dtype']}, {facts['hardware']}, {facts['threads']} threads, "
           f"torch {torch.__version__}, transformers {transformers.__version__}")

@@ -10,8 +10,6 @@ goes on there, if its settings are the same. Oracle records do not depend on the
 import argparse
 import hashlib
 import json
-import platform
-import re
 import shlex
 import sys
 import time
@@ -20,9 +18,9 @@ from operator import truediv
 from pathlib import Path
 
 import torch
-import transformers
 
 import eagle2_nb
+from eagle2_nb.cli import environment
 from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
@@ -135,13 +133,11 @@ def read_records(file, jobs):
     return records
 
 
-def circumstances(args):
+def circumstances(target):
     "What the numbers are measured on, and how"
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.+)", info.read_text() if info.exists() else "")
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
-    return dict(machine=f"{(names or [platform.machine()])[0]}, {torch.get_num_threads()} threads, {args.dtype}, {versions}",
-                command=shlex.join(["python", *sys.argv]))
+    facts = environment(target)
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if name != "eagle2_nb")
+    return dict(machine=f"{facts['hardware']}, {facts['threads']} threads, {facts['dtype']}, {versions}", command=shlex.join(["python", *sys.argv]))
 
 
 def answer_all(args, jobs, pending, records):
@@ -159,7 +155,7 @@ def answer_all(args, jobs, pending, records):
         torch.manual_seed(settings["seed"])
         choose, ids = Sampling(MEASURES[measure][1]).choose(), encode_prompt(tokenizer, text)
         steps = list(decode(target, drafters[measure], ids, choose=choose, **common))
-        record = records[key] = dict(measure=measure, task=task, question=i, settings=settings, **sums(steps, head.draft_token_ids), **circumstances(args))
+        record = records[key] = dict(measure=measure, task=task, question=i, settings=settings, **sums(steps, head.draft_token_ids), **circumstances(target))
         if args.out:
             with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")

@@ -2,6 +2,7 @@
 import csv
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,11 +40,17 @@ def log(folder):
         return [(int(row["update"]), float(row["feature_loss"]), float(row["cross_entropy"])) for row in csv.DictReader(file)]
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def test_two_processes_train_as_one(run):
     folder, command = run
     subprocess.run([*command, "--out", folder / "one"], check=True, env=ENVIRONMENT, capture_output=True)
     launch = [BIN / "accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-              "--main_process_port", "29613"]
+              "--main_process_port", str(free_port())]
     subprocess.run([*launch, *command, "--out", folder / "two"], check=True, env=ENVIRONMENT, capture_output=True)
     one, two = log(folder / "one"), log(folder / "two")
     assert [row[0] for row in one] == [row[0] for row in two] == [20, 40, 60]
