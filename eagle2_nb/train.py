@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['COUNTERS', 'Answers', 'pack_answers', 'check_answers', 'save_answers', 'read_answers', 'answer_files', 'load_answers',
-           'encode_turns', 'pad_left', 'ends_of', 'answer_batch', 'check_seed', 'check_fields', 'derive',
-           'AnswerConfig', 'answer_turn', 'answer_all_turns', 'open_manifest', 'fingerprint', 'write_answers',
-           'compute_features', 'Features', 'answer_counts', 'draft_vocabulary', 'wanted_pairs', 'unroll_mask',
-           'PastSteps', 'unroll', 'WordLoss', 'Objective', 'TrainConfig', 'make_batches', 'split_rows',
-           'chain_acceptance', 'chain_length', 'decoded_tau', 'Units', 'set_units', 'plain_copy', 'restrict',
-           'deviations', 'first_weights', 'some_features', 'head_to_train', 'make_optimizers', 'BatchSource', 'Trainer',
-           'gradients', 'update', 'save_checkpoint', 'load_checkpoint', 'write_log', 'some_updates', 'progress',
-           'write_run', 'train', 'plot_log']
+           'encode_turns', 'pad_left', 'answer_batch', 'check_seed', 'check_fields', 'derive', 'AnswerConfig',
+           'answer_turn', 'answer_all_turns', 'open_manifest', 'fingerprint', 'write_answers', 'compute_features',
+           'Features', 'answer_counts', 'draft_vocabulary', 'wanted_pairs', 'unroll_mask', 'PastSteps', 'unroll',
+           'WordLoss', 'Objective', 'TrainConfig', 'make_batches', 'split_rows', 'chain_acceptance', 'chain_length',
+           'decoded_tau', 'Units', 'set_units', 'plain_copy', 'restrict', 'deviations', 'first_weights',
+           'some_features', 'head_to_train', 'make_optimizers', 'BatchSource', 'Trainer', 'gradients', 'update',
+           'save_checkpoint', 'load_checkpoint', 'write_log', 'some_updates', 'progress', 'write_run', 'train',
+           'plot_log']
 
 # %% ../nbs/10_train.ipynb #f3aaf270
 import copy, csv, hashlib, json, math, pickle, time
@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
-from .decode import PlainDrafter, collect, decode, end_tokens
+from .decode import PlainDrafter, collect, decode
 from .draft_head import DraftHead, config_for, upload, write_whole
 from .expand import TreeConfig
 from .rerank import Eagle2Drafter
@@ -135,10 +135,6 @@ def pad_left(
     pad = lambda values: [0]*(width - len(values)) + values
     return upload([pad(list(p)) for p in prompts], device), upload([pad([1]*len(p)) for p in prompts], device)
 
-def ends_of(target): # -> list of token ids
-    "The tokens that end the target's texts."
-    return end_tokens(target.model.generation_config.eos_token_id)
-
 def answer_batch(
     target,             # the `Target`
     prompts,            # B lists of token ids
@@ -148,8 +144,8 @@ def answer_batch(
 )->list[list[int]]:     # B lists of new token ids
     "The target's answers to a batch of prompts."
     ids, mask = pad_left(prompts, target.device)
-    generator, stop = torch.Generator(target.device).manual_seed(seed), ends_of(target)
-    steps = decode(target, PlainDrafter(), ids, mask, sampling.choose(generator), max_new_tokens, stop)
+    generator = torch.Generator(target.device).manual_seed(seed)
+    steps = decode(target, PlainDrafter(), ids, mask, sampling.choose(generator), max_new_tokens, target.stop)
     return collect(steps, len(prompts))[0]
 
 # %% ../nbs/10_train.ipynb #50748176
@@ -383,7 +379,7 @@ class WordLoss(torch.autograd.Function):
         truth:Tensor,   # [m, H]
         counted:Tensor, # [steps, m] bool: which guesses count
         score,          # features [.., H] -> logits [.., R]
-        rows=512,       # pairs at a time
+        rows=256,       # pairs at a time
     )->Tensor:          # [steps] sums over the guesses that count
         sums, gradients = guesses.new_zeros(len(guesses), dtype=torch.float32), torch.empty_like(guesses)
         for part in (slice(at, at + rows) for at in range(0, len(truth), rows)):
@@ -530,7 +526,7 @@ def decoded_tau(
     max_new_tokens:int=96,
 )->float:
     "Tokens per verification step of real greedy decodes, pooled over the prompts."
-    stop, lengths = ends_of(target), []
+    stop, lengths = target.stop, []
     for prompt in prompts:
         ids = torch.tensor([prompt], device=target.device)
         _, statistics = collect(decode(target, Eagle2Drafter(head, tree), ids, max_new_tokens=max_new_tokens, stop=stop))
@@ -650,7 +646,7 @@ class BatchSource:
     def __init__(self, target, answers, features, rows, config): # `rows`: which to use
         self.target, self.answers, self.features, self.rows, self.config = target, answers, features, rows, config
         self.lengths, self.prompts = answers.lengths.tolist(), answers.prompt_lengths.tolist()
-        self.ended = torch.isin(answers.ids.int()[answers.offsets[1:] - 1], torch.tensor(ends_of(target), dtype=torch.int32)).tolist()
+        self.ended = torch.isin(answers.ids.int()[answers.offsets[1:] - 1], torch.tensor(target.stop, dtype=torch.int32)).tolist()
         self.go_to(0, 0)
 
     def go_to(self, epoch, at): # continue with batch `at` of an epoch

@@ -20,7 +20,7 @@ import transformers
 from eagle2_nb.cli import environment
 from eagle2_nb.decode import plain_generate
 from eagle2_nb.target import default_model_folder, load_target, read_questions
-from eagle2_nb.train import AnswerConfig, ends_of, pad_left, read_answers, write_answers
+from eagle2_nb.train import AnswerConfig, pad_left, read_answers, write_answers
 from eagle2_nb.verify import Sampling
 
 
@@ -30,7 +30,7 @@ def by_generate(target, prompts, config, every):
     for at in range(0, len(prompts), config.batch_size * every):
         start = time.perf_counter()
         ids, mask = pad_left(prompts[at:at + config.batch_size])
-        count += sum(map(len, plain_generate(target, ids, mask, Sampling(), config.max_new_tokens, ends_of(target))))
+        count += sum(map(len, plain_generate(target, ids, mask, Sampling(), config.max_new_tokens, target.stop)))
         seconds += time.perf_counter() - start
     return count, seconds
 
