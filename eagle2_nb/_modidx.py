@@ -296,6 +296,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'eagle2_nb.verify': { 'eagle2_nb.verify.Choose': ('verify.html#choose', 'eagle2_nb/verify.py'),
                                   'eagle2_nb.verify.Choose.__call__': ('verify.html#choose.__call__', 'eagle2_nb/verify.py'),
                                   'eagle2_nb.verify.Choose.__init__': ('verify.html#choose.__init__', 'eagle2_nb/verify.py'),
+                                  'eagle2_nb.verify.Choose.blind': ('verify.html#choose.blind', 'eagle2_nb/verify.py'),
                                   'eagle2_nb.verify.Choose.block': ('verify.html#choose.block', 'eagle2_nb/verify.py'),
                                   'eagle2_nb.verify.Choose.pick': ('verify.html#choose.pick', 'eagle2_nb/verify.py'),
                                   'eagle2_nb.verify.Choose.release': ('verify.html#choose.release', 'eagle2_nb/verify.py'),

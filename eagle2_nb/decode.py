@@ -167,13 +167,14 @@ class Texts:
     def __init__(self, target, ids, mask, max_new_tokens, stop):
         self.starts = check_inputs(target, ids, mask, max_new_tokens)
         self.stop, self.prompt = set(end_tokens(stop)), ids.shape[1]
-        self.reach = [target.context - (self.prompt - start) + 1 for start in self.starts]   # tokens until the context is full
+        self.lengths = [self.prompt - start for start in self.starts]                # tokens of each prompt
+        self.reach = [target.context - length + 1 for length in self.lengths]        # tokens until the context is full
         self.limits = [min(max_new_tokens, reach) for reach in self.reach]
         self.ids = torch.cat([ids, ids.new_zeros(len(ids), max(self.limits))], 1)
         self.count, self.ended = [0]*len(ids), [False]*len(ids)      # emitted tokens, is the text complete
 
-    def aligned(self, after=0): # -> [B, L]: the prompts, or what stands `after` places behind, each row from its first token on
-        slots = torch.arange(self.prompt, device=self.ids.device)
+    def aligned(self, after=0): # -> [B, longest]: the prompts, or what stands `after` places behind, each row from its first token on
+        slots = torch.arange(max(self.lengths), device=self.ids.device)
         place = (slots + upload(self.starts, self.ids.device)[:, None]).clamp(max=self.prompt - 1)
         return self.ids.gather(1, place + after)
 
@@ -200,7 +201,7 @@ def walks(tree, logits, choose, rows, texts): # -> for each row: accepted nodes,
     if choose.greedy: return greedy_walk(tree, logits)
     def pick(here, which, emitted):
         own = [rows[i] for i in which]
-        prefixes = [None if choose.blind else texts.prefix(row, tokens) for row, tokens in zip(own, emitted)]
+        prefixes = [texts.prefix(row, tokens) for row, tokens in zip(own, emitted)]
         return choose.pick(prefixes, here, own, [texts.count[row] + len(tokens) for row, tokens in zip(own, emitted)])
     return walk(tree, logits, pick, texts.stop, [texts.room(row) for row in rows])
 
@@ -240,7 +241,7 @@ def observed_prompt(
     features:Tensor, # [B, L, H] of the prompts, each from its first token on
 )->tuple:            # as `observed`, without logits
     "Prompt features with the tokens that follow them."
-    return texts.aligned(after=1), features, [texts.prompt - start for start in texts.starts]
+    return texts.aligned(after=1), features, texts.lengths
 
 # %% ../nbs/07_decode.ipynb #41befc0c
 def prefill(
@@ -251,8 +252,8 @@ def prefill(
     "Read all prompts: features everywhere, logits at the last position."
     if cache.base: raise ValueError(f"cache: holds {cache.base} tokens; expected an empty KVCache")
     features, logits = target.forward(texts.aligned(), cache=cache, last_only=True)
-    cache.lengths = [texts.prompt - start for start in texts.starts]
-    if any(texts.starts):
+    cache.lengths = list(texts.lengths)
+    if len(set(texts.lengths)) > 1:
         last = upload(cache.lengths, features.device)[:, None, None] - 1
         logits = target.logits(features.gather(1, last.expand(-1, -1, features.shape[2])))
     return features, logits

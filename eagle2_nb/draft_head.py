@@ -232,9 +232,9 @@ class DraftCache:
         self.filled = upload(self.lengths, features.device)
         return predicted
 
-    def guess(self, head, embeddings, features, mask, level): # [B, k, H] each; mask [B, k, level*k] over the guesses since the last read
+    def guess(self, head, embeddings, features, mask, level): # [B, k, H] each; mask [B, k, m] over the guesses since the last read, these k included
         (B, k, _), base = features.shape, max(self.lengths)
-        positions, at = (self.filled + level - 1)[:, None].expand(B, k), (level - 1)*k   # the k nodes of a level share a position
+        positions, at = (self.filled + level - 1)[:, None].expand(B, k), mask.shape[2] - k   # the nodes of a level share a position
         return head(embeddings, features, positions, slot_mask(self.filled, base, mask), self.buffer, base + at)
 
     def keep(self, rows): # list of row indices that stay

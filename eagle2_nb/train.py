@@ -387,9 +387,9 @@ class WordLoss(torch.autograd.Function):
             for step, g in enumerate(guesses[:, part]):
                 with torch.enable_grad(): logits = score(g := g.detach().requires_grad_())
                 q = logits.detach().float().log_softmax(-1)
-                sums[step] -= torch.linalg.vecdot(p, q) @ counted[step, part].float()
+                sums[step] -= torch.where(counted[step, part], (p * q).sum(-1), 0.).sum()
                 q.clamp_(min=-60).exp_().sub_(p)            # q - p, the gradient of the logits; numbers below 1e-26 only cost time
-                gradients[step, part] = torch.autograd.grad(logits, g, q.to(logits.dtype))[0] * counted[step, part, None]
+                gradients[step, part] = torch.where(counted[step, part, None], torch.autograd.grad(logits, g, q.to(logits.dtype))[0], 0.)
         ctx.save_for_backward(gradients)
         return sums
 
@@ -411,15 +411,15 @@ class Objective(nn.Module):
         noise:Tensor=None, # [B, n - 1, H] added to the features that are read
         first:int=0,     # no pair before this one is wanted
     )->Tensor:           # [steps, 2] sums over the wanted pairs: smooth L1 (mean over H), cross-entropy
-        truth, inputs, counted = features[:, 1:][wanted], features[:, :-1], [wanted]
+        inputs, pairs, counted = features[:, :-1], wanted.nonzero(as_tuple=True), [wanted]
+        for _ in range(1, self.steps): counted.append(counted[-1] & F.pad(counted[-1], (1, 0))[:, :-1]) # each step starts one pair later
         with torch.no_grad(): embeddings = self.embed(ids[:, 1:])
         if noise is not None: inputs = inputs + noise
         with parametrize.cached():                                      # matrices in other units are put together once
-            guesses = torch.stack([guess[wanted] for guess in unroll(self.head, embeddings, inputs, self.steps, first)])
-        for _ in range(1, self.steps): counted.append(counted[-1] & F.pad(counted[-1], (1, 0))[:, :-1]) # each step starts one pair later
-        counted = torch.stack([pairs[wanted] for pairs in counted])
+            guesses = torch.stack([guess[pairs] for guess in unroll(self.head, embeddings, inputs, self.steps, first)])
+        truth, counted = features[:, 1:][pairs], torch.stack([step[pairs] for step in counted])
         distances = F.smooth_l1_loss(guesses.float(), truth.float().expand_as(guesses), reduction='none').mean(-1)
-        return torch.stack([(distances * counted).sum(1), WordLoss.apply(guesses, truth, counted, self.score)], 1)
+        return torch.stack([torch.where(counted, distances, 0.).sum(1), WordLoss.apply(guesses, truth, counted, self.score)], 1)
 
 # %% ../nbs/10_train.ipynb #58c87f46
 @dataclass(frozen=True)

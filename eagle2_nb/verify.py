@@ -51,7 +51,9 @@ class Choose:
     def __init__(self, processors=(), do_sample=False, generator=None): # `LogitsProcessor`s in order; None: torch's global generator
         self.processors, self.do_sample, self.generator = list(processors), do_sample, generator
         self.greedy = not do_sample and not self.processors # then an argmax over all nodes at once will do
-        self.blind = all(type(processor) in BLIND for processor in self.processors) # then rows of any length go through together
+
+    @property
+    def blind(self): return type(self) is Choose and all(type(processor) in BLIND for processor in self.processors) # does nobody read the text?
 
     def start(self, batch, logits): # number of rows, and any logits [.., V] on the right device
         self.shape, self.device, self.blocks, self.drawn = (batch, logits.shape[-1]), logits.device, {}, 0
@@ -74,12 +76,10 @@ class Choose:
         for old in [k for k in self.blocks if k < t]: del self.blocks[old]
 
     def pick(self, prefixes, logits, rows, times): # A texts [n], [A, V], rows of the original batch, token numbers -> token ids [A]
-        alike = {}                                         # rows whose texts are equally long go through the processors together
-        for i, prefix in enumerate(prefixes): alike.setdefault(0 if self.blind else len(prefix), []).append(i)
-        groups = [(torch.stack([prefixes[i] for i in group]) if n else None, logits if len(alike) == 1 else logits[group]) for n, group in alike.items()]
-        weights = torch.cat([(self if self.do_sample else self.scores)(prefix, part) for prefix, part in groups])
-        if len(alike) > 1: weights[sum(alike.values(), [])] = weights.clone()
-        if self.do_sample: weights /= torch.stack([self.block(t)[row] for row, t in zip(rows, times)])
+        one = self if self.do_sample else self.scores
+        if self.blind: weights = one(None, logits)         # all rows at once, however long their texts are
+        else: weights = torch.cat([one(prefix[None], row[None]) for prefix, row in zip(prefixes, logits)])
+        if self.do_sample: weights = weights / torch.stack([self.block(t)[row] for row, t in zip(rows, times)])
         choice = weights.argmax(-1)
         return torch.where(weights.gather(1, choice[:, None])[:, 0].isnan(), -1, choice)   # a processor made NaN: no token
 
@@ -126,10 +126,13 @@ def walk(
         child = (tree.parents[rows] == nodes[:, None]) & (tree.tokens[rows] == tokens[:, None]) & tree.valid[rows]
         nodes = child.long().argmax(1)
         facts = torch.stack([tokens, child.any(1), nodes, here.amax(1).isfinite() & (tokens >= 0)], 1).tolist()  # the one transfer
-        for i, (token, held, node, finite) in zip(going, facts):
+        stay = []
+        for place, (i, (token, held, node, finite)) in enumerate(zip(going, facts)):
             emitted[i].append(token); path[i] += [node]*held; sound[i] = bool(finite)
-        on = [held and finite and emitted[i][-1] not in stop and len(emitted[i]) < limits[i] for i, (_, held, _, finite) in zip(going, facts)]
-        if not all(on): rows, nodes, going = rows[kept := upload(on, rows.device).bool()], nodes[kept], [i for i, stays in zip(going, on) if stays]
+            if held and finite and token not in stop and len(emitted[i]) < limits[i]: stay.append(place)
+        if len(stay) < len(going):
+            kept = upload(stay, rows.device).long()
+            rows, nodes, going = rows[kept], nodes[kept], [going[place] for place in stay]
     return list(zip(path, emitted, sound))
 
 # %% ../nbs/06_verify.ipynb #bb7d3271
