@@ -128,8 +128,7 @@ def end_tokens(
 class Target:
     "An unmodified `transformers` causal language model, seen as features and logits (EAGLE, section 3)."
     def __init__(self, model): # a causal language model in eval mode
-        check_rollback(model)
-        check_mode(model)
+        check_rollback(model); check_mode(model)
         self.model, self.config = model, model.config.get_text_config()
         self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
         self.vocab_size, self.hidden_size = self.lm_head.weight.shape
@@ -157,9 +156,8 @@ class Target:
     )->tuple[Tensor,Tensor]:   # features [B, n, H], logits [B, n or 1, V]
         "One pass through the target: features and logits of every given token."
         if mask is not None and mask.dim() == 4: mask = attention_bias(mask, self.config._attn_implementation, self.dtype)
-        out = self.decoder(input_ids=ids, attention_mask=mask, position_ids=positions,
-                           use_cache=cache is not None, **{self.cache_name: cache})
-        features = out.last_hidden_state
+        features = self.decoder(input_ids=ids, attention_mask=mask, position_ids=positions,
+                                use_cache=cache is not None, **{self.cache_name: cache}).last_hidden_state
         return features, self.logits(features[:, -1:] if last_only else features)
 
 # %% ../nbs/01_target.ipynb #88d78ad8

@@ -64,8 +64,7 @@ class Choose:
         for processor in self.processors: logits = processor(prefix, logits)
         return logits
 
-    def __call__(self, prefix, logits): # ids [A, n], [A, V] -> [A, V] next-token probabilities
-        return self.scores(prefix, logits).softmax(-1)
+    def __call__(self, prefix, logits): return self.scores(prefix, logits).softmax(-1) # -> [A, V] next-token probabilities
 
     def block(self, t): # -> [B, V] exponential variates of the t-th token of all rows
         while self.drawn <= t:
