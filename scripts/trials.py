@@ -22,7 +22,7 @@ from eagle2_nb.draft_head import DraftHead
 from eagle2_nb.target import default_model_folder, load_target
 from eagle2_nb.train import Features, TrainConfig, Trainer, chain_acceptance, chain_length, head_to_train, load_answers, plain_copy, some_updates, split_rows
 
-BASE = dict(updates=160, decay=0.5, averaging=0.98, steps=1, steps_from=0.0, size=4096, width=0, drawn=None)
+BASE = dict(updates=160, decay=0.5, averaging=0.98, steps=1, steps_from=0.0, size=4096, width=0, drawn=None, go_on=False)
 TRIALS = {
     "the common run": {},
     "AdamW": dict(optimizer="adamw"), "AdamW, learning rate 1e-3": dict(optimizer="adamw", learning_rate=1e-3),
@@ -32,13 +32,13 @@ TRIALS = {
     "no noise": dict(noise=0.0), "noise 0.3": dict(noise=0.3),
     "16,384 words": dict(size=16384), "MLP twice as wide": dict(width=3072), "another seed": dict(seed=1),
     "no drawn answers": dict(drawn=0.0), "a quarter drawn": dict(drawn=0.25), "half drawn": dict(drawn=0.5),
-    "1 step": dict(steps=1), "2 steps": dict(steps=2), "3 steps": dict(steps=3), "5 steps": dict(steps=5),
+    "1 step": dict(steps=1, go_on=True), "2 steps": dict(steps=2, go_on=True), "3 steps": dict(steps=3, go_on=True), "5 steps": dict(steps=5, go_on=True),
 }
 MIX_TOKENS = 150_000  # answer tokens of each of the trials of `drawn`
 
 
 def rows_of(answers, drawn):
-    "Rows that no trial measures, of which a share was drawn (None: all there are); greedy and drawn rows to measure"
+    "Rows to train on, a share of them drawn (None: all rows there are); greedy and drawn rows to measure, which no trial reads"
     rows, greedy = split_rows(answers, 80, 0)
     others, sampled = split_rows(replace(answers, greedy=~answers.greedy), 80, 0)
     rows = sorted(set(rows) & set(others))
@@ -55,7 +55,8 @@ def rows_of(answers, drawn):
 def run(name, target, answers, features, head):
     "What a trial came to"
     options = BASE | TRIALS[name]
-    start, size, width, drawn = DraftHead.load(head) if name.endswith("step") or name.endswith("steps") else None, *(options.pop(key) for key in ("size", "width", "drawn"))
+    size, width, drawn, go_on = (options.pop(key) for key in ("size", "width", "drawn", "go_on"))
+    start = DraftHead.load(head) if go_on else None
     config = TrainConfig(held_out=80, **options)
     accelerator = Accelerator(cpu=target.device.type == "cpu", mixed_precision="bf16")
     trainer = Trainer(accelerator, target, head_to_train(target, answers, features, start, size, width, config.seed), answers, features, config)
@@ -80,7 +81,7 @@ def main():
     features, file = Features(target, answers, args.out / "features"), args.out / "trials.jsonl"
     features.fill(lambda line: print(line, file=sys.stderr))
     results = {result["trial"]: result for result in map(json.loads, file.read_text(encoding="utf-8").splitlines())} if file.exists() else {}
-    for name in args.only or [name for name in TRIALS if args.head or not name.endswith(("step", "steps"))]:
+    for name in args.only or [name for name in TRIALS if args.head or "go_on" not in TRIALS[name]]:
         if name not in results:
             start = time.perf_counter()
             results[name] = run(name, target, answers, features, args.head)
