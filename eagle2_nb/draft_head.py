@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SIZES', 'DraftHeadConfig', 'check_config', 'config_from_dict', 'rotate', 'KVBuffer', 'DraftAttention', 'DraftLayer',
-           'DraftHead', 'config_for', 'slot_mask', 'upload', 'DraftCache', 'foreign_kind', 'check_shapes', 'load_head',
-           'fill_head', 'write_whole', 'save_head', 'check_fit']
+           'DraftHead', 'config_for', 'slot_mask', 'upload', 'at_end', 'DraftCache', 'foreign_kind', 'check_shapes',
+           'read_checkpoint', 'load_head', 'fill_head', 'write_whole', 'write_checkpoint', 'save_head', 'check_fit']
 
 # %% ../nbs/02_draft_head.ipynb #2466f56d
 import json, os, tempfile
@@ -112,7 +112,7 @@ class KVBuffer:
         for buffer in (self.keys, self.values): buffer[rows, :, to] = buffer[rows, :, source]
 
     def keep(self, rows): # [b] indices of the rows that stay
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        if self.keys is not None: self.keys, self.values = self.keys[rows], self.values[rows]
 
 # %% ../nbs/02_draft_head.ipynb #be02ca74
 class DraftAttention(nn.Module):
@@ -215,6 +215,12 @@ def upload(
     "A tensor on the device, copied without waiting for the device."
     tensor, device = torch.tensor(values), torch.device(device)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == 'cuda' else tensor.to(device)
+def at_end(
+    values:Tensor, # [B, a, ...]
+    lengths,       # how many of each row's entries count
+)->Tensor:         # [B, ...]
+    "Of each row the last entry that counts."
+    return values[torch.arange(len(values), device=values.device), upload(lengths, values.device) - 1]
 
 # %% ../nbs/02_draft_head.ipynb #a71e133c
 class DraftCache:
@@ -276,11 +282,12 @@ def check_shapes(
         if tuple(shape) != wanted: raise ValueError(f"{where}: {key} has shape {tuple(shape)}, config.json asks for {wanted}")
 
 # %% ../nbs/02_draft_head.ipynb #f546072f
-def load_head(
+def read_checkpoint(
     folder, # with config.json and model.safetensors
-)->DraftHead:
-    "Load a published EAGLE-1/2 head; raises ValueError or FileNotFoundError that says what is wrong with it."
-    from safetensors import SafetensorError, safe_open
+)->tuple[dict,dict,Path]: # fields of config.json, key -> tensor, the file that holds them
+    "Read a checkpoint of any kind; raises ValueError or FileNotFoundError that says what is wrong with it."
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
     if not isinstance(folder, (str, Path)): raise ValueError(f"head: is {folder!r}; expected the path of a folder")
     config_file, file = Path(folder)/'config.json', Path(folder)/'model.safetensors'
     for needed in (config_file, file):
@@ -288,12 +295,16 @@ def load_head(
     try: config = json.loads(config_file.read_text(encoding='utf-8'))
     except ValueError as e: raise ValueError(f"{config_file}: not valid JSON ({e})") from None
     if not isinstance(config, dict): raise ValueError(f"{config_file}: holds {type(config).__name__}, expected an object of fields")
-    config = config_from_dict(config)
-    try:
-        with safe_open(file, 'pt') as opened:
-            check_shapes({k: opened.get_slice(k).get_shape() for k in opened.keys()}, config, file)
-            weights = {k: opened.get_tensor(k) for k in opened.keys()}
+    try: return config, load_file(file), file
     except SafetensorError as e: raise ValueError(f"{file}: damaged or no safetensors file ({e})") from None
+
+def load_head(
+    folder, # with config.json and model.safetensors
+)->DraftHead:
+    "Load a published EAGLE-1/2 head; raises ValueError or FileNotFoundError that says what is wrong with it."
+    fields, weights, file = read_checkpoint(folder)
+    config = config_from_dict(fields)
+    check_shapes({key: weight.shape for key, weight in weights.items()}, config, file)
     return fill_head(config, weights, file)
 
 # %% ../nbs/02_draft_head.ipynb #ee1fabf3
@@ -331,18 +342,26 @@ def write_whole(
         if os.path.exists(name): os.unlink(name)
 
 # %% ../nbs/02_draft_head.ipynb #c60ab59a
+def write_checkpoint(
+    folder,       # is made if it does not exist
+    config:dict,  # fields of config.json
+    weights:dict, # key -> tensor
+):
+    "Write `config.json` and `model.safetensors`, each whole."
+    from safetensors.torch import save_file
+    folder = Path(folder); folder.mkdir(parents=True, exist_ok=True)
+    weights = {key: weight.contiguous() for key, weight in weights.items()}
+    write_whole(folder/'model.safetensors', lambda name: save_file(weights, name, metadata={'format': 'pt'}))
+    write_whole(folder/'config.json', lambda name: Path(name).write_text(json.dumps(config, indent=1), encoding='utf-8'))
+
 def save_head(
     head:DraftHead, # the head
     folder,         # is made if it does not exist
 ):
-    "Write `config.json` and `model.safetensors` in the published layout."
-    from safetensors.torch import save_file
-    folder = Path(folder); folder.mkdir(parents=True, exist_ok=True)
-    c = {k: v for k, v in asdict(head.config).items() if v is not None}
-    c |= dict(architectures=['LlamaForCausalLM'], model_type='llama', num_hidden_layers=1, hidden_act='silu', torch_dtype=str(head.fc.weight.dtype).removeprefix('torch.'))
-    weights = {k: v.contiguous() for k, v in head.state_dict().items()}
-    write_whole(folder/'model.safetensors', lambda name: save_file(weights, name, metadata={'format': 'pt'}))
-    write_whole(folder/'config.json', lambda name: Path(name).write_text(json.dumps(c, indent=1), encoding='utf-8'))
+    "Write a head in the published layout."
+    config = {name: value for name, value in asdict(head.config).items() if value is not None}
+    config |= dict(architectures=['LlamaForCausalLM'], model_type='llama', num_hidden_layers=1, hidden_act='silu', torch_dtype=str(head.fc.weight.dtype).removeprefix('torch.'))
+    write_checkpoint(folder, config, head.state_dict())
 
 # %% ../nbs/02_draft_head.ipynb #702e2bc1
 def check_fit(

@@ -16,24 +16,28 @@ from .value import DraftTree, child_log_values
 @dataclass(frozen=True)
 class TreeConfig:
     "Size of a draft tree (EAGLE-2, section 5: 6/10/60 for 7B models); raises ValueError for values below 1."
-    depth:int = 6         # levels below the root, which is also the number of draft forwards
-    top_k:int = 10        # nodes grown on each level, and children each of them proposes
-    total_tokens:int = 60 # tokens in the target's verification forward, the root included: 59 drafts
+    depth:int|str = 6        # levels below the root, which is also the number of draft forwards; 'auto': up to 8, as many as pay
+    top_k:int = 10           # nodes grown on each level, and children each of them proposes
+    total_tokens:int|str = 60# tokens in the target's verification forward, the root included: 59 drafts; 'auto': up to 64, as many as pay
 
     def __post_init__(self):
-        for name in ('depth', 'top_k', 'total_tokens'):
+        for name, automatic in (('depth', True), ('top_k', False), ('total_tokens', True)):
             found = getattr(self, name)
-            if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-                raise ValueError(f"{name}: is {found!r}; expected an integer of at least 1")
+            if (found == 'auto' and automatic) or (isinstance(found, int) and not isinstance(found, bool) and found >= 1): continue
+            raise ValueError(f"{name}: is {found!r}; expected an integer of at least 1" + (" or 'auto'" if automatic else ''))
 
     def __str__(self): return f'{self.depth}/{self.top_k}/{self.total_tokens}'
+    @property
+    def most_levels(self): return 8 if self.depth == 'auto' else self.depth
+    @property
+    def most_tokens(self): return 64 if self.total_tokens == 'auto' else self.total_tokens
 
 # %% ../nbs/04_expand.ipynb #21236db9
 def candidate_count(
     config:TreeConfig, # size of the tree
 )->int:                # nodes below the root, before reranking
     "Number of candidates that expansion makes: top_k + (depth-1) * top_k^2."
-    return config.top_k + (config.depth - 1) * config.top_k**2
+    return config.top_k + (config.most_levels - 1) * config.top_k**2
 
 # %% ../nbs/04_expand.ipynb #d4970e42
 def grow_mask(
@@ -73,19 +77,22 @@ def expand(
     draft_level,       # (tokens [B, k], parent features [B, k, H], mask [B, k, level*k], level) -> logits [B, k, V], features [B, k, H]
     config:TreeConfig, # depth and top_k are used
     token_ids:Tensor=None, # [V] token id of each scored column, None: the column itself
+    by_value:bool=True,# False: a node is worth its own confidence alone (the ablation of section 5.3.1)
+    go_on=None,        # (next level, log values [B, k] of the frontier) -> bool: shall it grow?
 )->DraftTree:          # all candidates, [B, 1 + candidate_count]
     "Expansion phase: level by level, from the top_k nodes of highest value (EAGLE-2, section 4.1)."
     tree, k, good = DraftTree.root(root), config.top_k, torch.ones_like(root, dtype=torch.bool)
     levels, frontier, values = [tree], torch.zeros_like(tree.parents), tree.log_values
     logits, features, seen, first = logits[:, None], features[:, None], None, 1
-    for level in range(1, config.depth + 1):
-        columns, child_values, finite = propose(values, logits, k)
+    for level in range(1, config.most_levels + 1):
+        columns, child_values, finite = propose(values if by_value else torch.zeros_like(values), logits, k)
         tokens, good = columns if token_ids is None else token_ids[columns], good & finite
         parents = frontier.repeat_interleave(k, 1)
         levels.append(DraftTree(tokens, parents, torch.full_like(parents, level), child_values, None))
-        if level == config.depth: break
+        if level == config.most_levels: break
         best, above = next_frontier(child_values, k)
         frontier, values, first = first + best, child_values.gather(1, best), first + child_values.shape[1]
+        if go_on is not None and not go_on(level + 1, values): break
         seen = torch.eye(k, dtype=torch.bool, device=root.device).expand(len(root), k, k) if seen is None else grow_mask(seen, above)
         parent_features = features.gather(1, above[..., None].expand(-1, -1, features.shape[2]))
         logits, features = draft_level(tokens.gather(1, best), parent_features, seen, level)

@@ -7,11 +7,11 @@ __all__ = ['COUNTERS', 'Answers', 'pack_answers', 'check_answers', 'save_answers
            'encode_turns', 'pad_left', 'answer_batch', 'check_seed', 'check_fields', 'derive', 'AnswerConfig',
            'answer_turn', 'answer_all_turns', 'open_manifest', 'fingerprint', 'write_answers', 'compute_features',
            'Features', 'answer_counts', 'draft_vocabulary', 'wanted_pairs', 'unroll_mask', 'PastSteps', 'unroll',
-           'WordLoss', 'Objective', 'TrainConfig', 'make_batches', 'split_rows', 'chain_acceptance', 'chain_length',
-           'decoded_tau', 'Units', 'set_units', 'plain_copy', 'restrict', 'deviations', 'first_weights',
-           'some_features', 'head_to_train', 'make_optimizers', 'BatchSource', 'Trainer', 'gradients', 'update',
-           'save_checkpoint', 'load_checkpoint', 'write_log', 'some_updates', 'progress', 'write_run', 'train',
-           'plot_log']
+           'draft_features', 'WordLoss', 'Objective', 'TrainConfig', 'make_batches', 'split_rows', 'chain_acceptance',
+           'chain_length', 'decoded_tau', 'Units', 'set_units', 'plain_copy', 'restrict', 'deviations', 'first_weights',
+           'widen', 'some_features', 'head_to_train', 'draft_to_train', 'make_optimizers', 'BatchSource', 'Trainer',
+           'gradients', 'update', 'save_checkpoint', 'load_checkpoint', 'write_log', 'some_updates', 'progress',
+           'write_run', 'train', 'plot_log']
 
 # %% ../nbs/10_train.ipynb #f3aaf270
 import copy, csv, hashlib, json, math, pickle, time
@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
+from .baselines import MedusaHeads, SmallModel
 from .decode import PlainDrafter, collect, decode
 from .draft_head import DraftHead, config_for, upload, write_whole
 from .expand import TreeConfig
@@ -222,10 +223,11 @@ def open_manifest(folder, settings, process=0):
         if file.name == f'manifest-{process}.json': own = manifest
     return own, finished
 
-def fingerprint(target): # -> 16 hexadecimal digits
-    "A short name for the target's weights and their number type: a hash over a few numbers of each."
-    digest = hashlib.sha256(str(target.dtype).encode())
-    for name, weight in target.model.named_parameters(): digest.update(name.encode() + weight.detach().flatten()[:8].float().cpu().numpy().tobytes())
+def fingerprint(model): # a `Target` or any module -> 16 hexadecimal digits
+    "A short name for weights and their number type: a hash over a few numbers of each."
+    parameters = list(getattr(model, 'model', model).named_parameters())
+    digest = hashlib.sha256(str(parameters[0][1].dtype).encode())
+    for name, weight in parameters: digest.update(name.encode() + weight.detach().flatten()[:8].float().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 # %% ../nbs/10_train.ipynb #f7430457
@@ -370,6 +372,20 @@ def unroll(
         later = head(embeddings[:, first:], inputs, positions[:, first:], mask, past, at=n)
         yield (guess := torch.cat([guess[:, :first], later], 1))
 
+# %% ../nbs/10_train.ipynb #ab1c0002
+def draft_features(
+    draft,           # a `DraftHead`, `MedusaHeads` or `SmallModel`
+    embed,           # token ids -> the target's embeddings
+    ids:Tensor,      # [B, n + 1] rows
+    features:Tensor, # [B, n, H] the target's
+    steps:int,       # how often
+    first:int=0,     # as in `unroll`
+):                   # yields [B, n, H]: what each pair guesses of the next feature, step after step
+    "The guesses of any draft, under the conditions that decoding will have."
+    if not isinstance(draft, DraftHead): return draft.guesses(ids, features, steps)
+    with torch.no_grad(): embeddings = embed(ids[:, 1:])
+    return unroll(draft, embeddings, features, steps, first)
+
 # %% ../nbs/10_train.ipynb #2232119a
 class WordLoss(torch.autograd.Function):
     "Cross-entropy of the words read in guesses to those read in true features, a few pairs at a time."
@@ -413,13 +429,12 @@ class Objective(nn.Module):
     )->Tensor:           # [steps, 2] sums over the wanted pairs: smooth L1 (mean over H), cross-entropy
         inputs, pairs, counted = features[:, :-1], wanted.nonzero(as_tuple=True), [wanted]
         for _ in range(1, self.steps): counted.append(counted[-1] & F.pad(counted[-1], (1, 0))[:, :-1]) # each step starts one pair later
-        with torch.no_grad(): embeddings = self.embed(ids[:, 1:])
         if noise is not None: inputs = inputs + noise
         with parametrize.cached():                                      # matrices in other units are put together once
-            guesses = torch.stack([guess[pairs] for guess in unroll(self.head, embeddings, inputs, self.steps, first)])
+            guessed = torch.stack([guess[pairs] for guess in draft_features(self.head, self.embed, ids, inputs, self.steps, first)])
         truth, counted = features[:, 1:][pairs], torch.stack([step[pairs] for step in counted])
-        distances = F.smooth_l1_loss(guesses.float(), truth.float().expand_as(guesses), reduction='none').mean(-1)
-        return torch.stack([torch.where(counted, distances, 0.).sum(1), WordLoss.apply(guesses, truth, counted, self.score)], 1)
+        distances = F.smooth_l1_loss(guessed.float(), truth.float().expand_as(guessed), reduction='none').mean(-1)
+        return torch.stack([torch.where(counted, distances, 0.).sum(1), WordLoss.apply(guessed, truth, counted, self.score)], 1)
 
 # %% ../nbs/10_train.ipynb #58c87f46
 @dataclass(frozen=True)
@@ -501,7 +516,7 @@ def chain_acceptance(
         ids, f, start = answers.row(row).to(target.device), features.of([row])[0].to(target.device, target.dtype), int(answers.prompt_lengths[row]) - 1
         wanted = torch.arange(len(ids) - 2, device=target.device) >= start   # what the target chose after its last token is not in the row
         alive = wanted
-        for step, guess in enumerate(unroll(head, target.embed(ids[None, 1:]), f[None, :-1], depth, start)):
+        for step, guess in enumerate(draft_features(head, target.embed, ids[None], f[None, :-1], depth, start)):
             best = score(guess[0, :-1]).argmax(-1)
             right = (best if head.draft_token_ids is None else head.draft_token_ids[best]) == ids[2:]
             reached = alive if step == 0 else F.pad(alive, (1, 0))[:-1] & wanted
@@ -557,14 +572,16 @@ def set_units(
 
 @torch.no_grad()
 def plain_copy(
-    head:DraftHead, # as it is trained
-)->DraftHead:       # as it is used and published
-    "A copy of a head with plain matrices."
-    plain = DraftHead(head.config).to(head.fc.weight.device)
-    plain.draft_token_ids = head.draft_token_ids
-    for name, weight in plain.named_parameters():
-        module, _, which = name.rpartition('.')
-        weight.copy_(getattr(head.get_submodule(module), which))
+    draft, # as it is trained
+):         # as it is used and published
+    "A copy of a draft with plain matrices."
+    plain = copy.deepcopy(draft)
+    for name, module in [pair for pair in plain.named_modules() if parametrize.is_parametrized(pair[1])]:
+        linear = nn.Linear(module.in_features, module.out_features, module.bias is not None, device=module.weight.device, dtype=module.weight.dtype)
+        linear.weight.copy_(module.weight)
+        if module.bias is not None: linear.bias.copy_(module.bias)
+        parent, _, own = name.rpartition('.')
+        setattr(plain.get_submodule(parent), own, linear)
     return plain
 
 # %% ../nbs/10_train.ipynb #870a59a2
@@ -596,6 +613,24 @@ def first_weights(
     head.layers[0].post_attention_layernorm.weight.copy_(features.pow(2).mean().sqrt() / deviations(features)) # the MLP reads deviation one
     if head.fc.bias is not None: head.fc.bias.copy_(features.mean(0))
 
+# %% ../nbs/10_train.ipynb #ab7a0002
+@torch.no_grad()
+def widen(
+    head:DraftHead,
+    width:int, # of its MLP, more than it has
+)->DraftHead:
+    "The same head with a wider MLP, whose new units write zero; raises ValueError for a width that is not larger."
+    if width <= head.config.intermediate_size: raise ValueError(f"intermediate_size: is {width}, the head's {head.config.intermediate_size}; expected more")
+    wide = DraftHead(replace(head.config, intermediate_size=width)).to(head.fc.weight.device, head.fc.weight.dtype)
+    weights, own = head.state_dict(), wide.state_dict()
+    for name, weight in weights.items():
+        if weight.shape == own[name].shape: continue
+        new = torch.randn_like(own[name]) * weight.std(0) if weight.shape[1] == own[name].shape[1] else torch.zeros_like(own[name])
+        new[:weight.shape[0], :weight.shape[1]] = weight
+        weights[name] = new
+    wide.load_state_dict(weights)
+    return wide
+
 # %% ../nbs/10_train.ipynb #53da6112
 def some_features(target, answers, features, tokens=50_000): # -> features [m, H], embeddings [m, H], of about `tokens` tokens
     "Features and embeddings of some rows, to learn their sizes from."
@@ -610,13 +645,14 @@ def head_to_train(
     features,        # their `Features`
     head=None,       # a head to go on with, None: a new one
     size:int=0,      # tokens that it scores, 0: all; a head's weights do not depend on them
-    width:int=0,     # of a new head's MLP, 0: the target's
+    width:int=0,     # of its MLP, 0: the target's, or what the head has
     seed:int=0,      # of the first weights
 )->DraftHead:
     "A head in float32 and in the right units, ready to be trained; raises ValueError for a head of another target's shape."
     torch.manual_seed(seed)
     fits, new = config_for(target.model), head is None
     if new: head = DraftHead(replace(fits, intermediate_size=width or fits.intermediate_size))
+    elif width: head = widen(head, width)
     for name in ('hidden_size', 'vocab_size'):
         if getattr(head.config, name) != getattr(fits, name):
             raise ValueError(f"head: its {name} is {getattr(head.config, name)}, the target's {getattr(fits, name)}; start from a head of this target")
@@ -627,6 +663,25 @@ def head_to_train(
     set_units(head, deviations(embeddings), deviations(read))
     if new: first_weights(head, read)
     return head
+
+# %% ../nbs/10_train.ipynb #ab1c0004
+def draft_to_train(
+    kind:str,        # 'head', 'medusa' or 'small'
+    target, answers, features, # as `head_to_train`
+    head=None, size:int=0, width:int=0, seed:int=0,
+):                   # `DraftHead`, `MedusaHeads` or `SmallModel`
+    "A draft of any kind, ready to be trained; raises ValueError for a kind that is none."
+    if kind == 'head': return head_to_train(target, answers, features, head, size, width, seed)
+    torch.manual_seed(seed)
+    if kind == 'medusa': draft = MedusaHeads(target.hidden_size)
+    elif kind == 'small': draft = SmallModel(target)
+    else: raise ValueError(f"kind: is {kind!r}; expected 'head', 'medusa' or 'small'")
+    draft = draft.float().to(target.device).requires_grad_(True).train()
+    draft.draft_token_ids = draft_vocabulary(answer_counts(answers, target.vocab_size), size) if size else None
+    if kind == 'small': return draft
+    size_of_feature = deviations(some_features(target, answers, features)[0])
+    for block in draft.blocks: parametrize.register_parametrization(block, 'weight', Units(size_of_feature, 1 / size_of_feature))
+    return draft
 
 # %% ../nbs/10_train.ipynb #e081a283
 def make_optimizers(
@@ -675,7 +730,7 @@ class BatchSource:
 
 # %% ../nbs/10_train.ipynb #0d151cbe
 class Trainer:
-    "A draft head in training; all that happens follows from the data, the settings and the number of the update."
+    "A draft in training; all that happens follows from the data, the settings and the number of the update."
     def __init__(self, accelerator, target, head, answers, features, config): # an `accelerate.Accelerator`, the pair, `Answers`, `Features`
         self.accelerator, self.target, self.answers, self.features, self.config = accelerator, target, answers, features, config
         if accelerator.gradient_accumulation_steps != config.accumulate:
@@ -687,7 +742,7 @@ class Trainer:
         self.model, *self.optimizers = accelerator.prepare(Objective(head, target), *make_optimizers(head, config))
         self.update, self.skipped, self.pairs, self.seconds, self.log = 0, 0, 0, 0.0, []
         self.data = dict(answers=hashlib.sha256(b''.join(t.numpy().tobytes() for t in vars(answers).values())).hexdigest()[:16],
-                         target=fingerprint(target), kept_features=features.kept, head=asdict(head.config))
+                         target=fingerprint(target), kept_features=features.kept, head=head.config if isinstance(head.config, dict) else asdict(head.config))
 
     def agree(self, flag): # does any process say so?
         return bool(self.accelerator.reduce(torch.tensor(float(flag), device=self.target.device), 'sum') > 0)
@@ -701,7 +756,8 @@ def gradients(
 )->Tensor:           # [steps, 2] mean smooth L1 and cross-entropy over the wanted pairs of the update
     "The gradients of one update, over all its batches and processes."
     a, c, source = trainer.accelerator, trainer.config, trainer.source
-    steps = a.unwrap_model(trainer.model).steps = c.steps if trainer.update >= c.steps_from * c.updates else 1
+    steps = getattr(trainer.head, 'steps', c.steps if trainer.update >= c.steps_from * c.updates else 1)   # other drafts have their own
+    a.unwrap_model(trainer.model).steps = steps
     batches = [next(source) for _ in range(c.accumulate)]
     pairs = [source.pairs(row) for batch in batches for row in batch]
     counts = upload([[max(1, sum(max(0, n - step) for n in pairs))] for step in range(steps)], trainer.target.device)

@@ -49,6 +49,7 @@ BLIND = {TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper} # processo
 
 class Choose:
     "How the target picks its next token: argmax or one seeded draw, after all logits processors, as `generate` does."
+    sees_drafts = False # does `pick` also take the drafted tokens [A, n], -1: none
     def __init__(self, processors=(), do_sample=False, generator=None): # `LogitsProcessor`s in order; None: torch's global generator
         self.processors, self.do_sample, self.generator = list(processors), do_sample, generator
         self.greedy = not do_sample and not self.processors # then an argmax over all nodes at once will do
@@ -72,8 +73,7 @@ class Choose:
             self.drawn += 1
         return self.blocks[t]
 
-    def release(self, t): # every row has chosen its first t tokens
-        for old in [k for k in self.blocks if k < t]: del self.blocks[old]
+    def release(self, t): self.blocks = {k: block for k, block in self.blocks.items() if k >= t} # every row has chosen its first t tokens
 
     def weights(self, prefixes, logits): # A texts [n], [A, V] -> [A, V] probabilities, or scores where the choice is an argmax
         one = self if self.do_sample else self.scores
@@ -83,8 +83,7 @@ class Choose:
     def pick(self, prefixes, logits, rows, times): # as `weights`; rows of the original batch, token numbers -> token ids [A]
         weights = self.weights(prefixes, logits)
         if self.do_sample: weights = weights / torch.stack([self.block(t)[row] for row, t in zip(rows, times)])
-        choice = weights.argmax(-1)
-        return torch.where(weights.gather(1, choice[:, None])[:, 0].isnan(), -1, choice)   # a processor made NaN: no token
+        return torch.where(weights.amax(-1).isnan(), -1, weights.argmax(-1))                # NaN: a processor made it, no token
 
 # %% ../nbs/06_verify.ipynb #5ca1c324
 @dataclass(frozen=True)

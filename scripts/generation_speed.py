@@ -17,9 +17,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from eagle2_nb.cli import environment
 from eagle2_nb.decode import plain_generate
-from eagle2_nb.target import default_model_folder, load_target, read_questions
+from eagle2_nb.target import default_model_folder, environment, load_target, read_questions
 from eagle2_nb.train import AnswerConfig, pad_left, read_answers, write_answers
 from eagle2_nb.verify import Sampling
 
@@ -41,9 +40,10 @@ def main():
     parser.add_argument("--skip", type=int, default=0, help="leave out the first N prompts")
     parser.add_argument("--tokens", type=int, default=100_000, help="answer tokens to write our way")
     parser.add_argument("--out", type=Path, required=True, help="receives answers/ as `eagle2 train --out` does")
-    parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--every", type=int, default=4, help="of `generate`'s batches, time one in so many")
+    parser.add_argument("--shard", type=int, default=AnswerConfig.shard, help="conversations a file")
     args = parser.parse_args()
-    config, folder, done = AnswerConfig(), args.out / "answers", 0
+    config, folder, done = AnswerConfig(shard=args.shard), args.out / "answers", 0
     if folder.exists():
         parser.error(f"--out: {folder} exists; name a new folder")
     target, tokenizer = load_target(default_model_folder(), torch.bfloat16)

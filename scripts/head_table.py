@@ -20,12 +20,11 @@ from pathlib import Path
 import torch
 
 import eagle2_nb
-from eagle2_nb.cli import environment
 from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import encode_prompt, load_default, read_questions
+from eagle2_nb.target import encode_prompt, environment, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 EMBEDDED = Path(eagle2_nb.__file__).parent / "heads" / "smollm2-135m"
@@ -38,7 +37,7 @@ class OracleDrafter(Eagle2Drafter):
     "The target as its own draft, for one row: the confidence is its true next-token probability"
 
     def __init__(self, config):
-        self.config, self.token_ids = config, None
+        self.config, self.token_ids, self.parts, self.budget = config, None, (True, True), None
 
     def start(self, target, batch):
         self.target, self.score, self.unread = target, target.logits, batch[0][None, :1]
