@@ -35,6 +35,7 @@ TRIALS = {
 } | {f"go on, {steps} step{'s' * (steps > 1)}": GO_ON | dict(steps=steps) for steps in (1, 2, 3, 5)} | {
     "go on, 3 steps, weight of words 2": GO_ON | dict(steps=3, distribution_weight=2.0),
 }
+AS_GIVEN = {"the given head": True, "the given head, on answers to train on": False}  # nothing is trained; measured on other answers?
 MIX_TOKENS = 150_000  # answer tokens of each of the trials of `drawn`
 
 
@@ -52,8 +53,26 @@ def rows_of(answers, count, drawn):
     return chosen, *measured
 
 
+def accepted(target, head, answers, features, greedy, sampled):
+    "Shares of first choices that are right: in greedy answers at depth 1 to 6, in drawn ones at depth 1"
+    head.draft_token_ids = draft_vocabulary(answer_counts(answers, target.vocab_size), 16384)  # the same words in all trials
+    shares = [[round(share, 4) for share in chain_acceptance(target, head.to(target.dtype), answers, features, rows, depth)] for rows, depth in ((greedy, 6), (sampled, 1))]
+    return dict(greedy=shares[0], drawn=shares[1])
+
+
+def as_given(target, answers, count, features, head, measured):
+    "What the given head does, on answers to measure on or on answers to train on"
+    _, *rows = rows_of(answers, count, None)
+    if not measured:
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+        rows = [order[answers.greedy[order] == greedy][:40].tolist() for greedy in (True, False)]
+    return dict(pairs=0, seconds=0) | accepted(target, DraftHead.load(head), answers, features, *rows)
+
+
 def run(name, target, answers, count, features, head):
     "What a trial came to"
+    if name in AS_GIVEN:
+        return dict(trial=name) | as_given(target, answers, count, features, head, AS_GIVEN[name])
     options = BASE | TRIALS[name]
     size, width, drawn, go_on = (options.pop(key) for key in ("size", "width", "drawn", "go_on"))
     start = DraftHead.load(head) if go_on else None
@@ -63,10 +82,8 @@ def run(name, target, answers, count, features, head):
     trainer.source.rows, greedy, sampled = rows_of(answers, count, drawn)
     trainer.source.go_to(0, 0)
     row = some_updates(trainer, config.updates, measure=False)
-    trained = plain_copy(trainer.averaged).to(target.dtype)
-    trained.draft_token_ids = draft_vocabulary(answer_counts(answers, target.vocab_size), 16384)  # the same words in all trials
-    accept = [[round(share, 4) for share in chain_acceptance(target, trained, answers, features, rows, depth)] for rows, depth in ((greedy, 6), (sampled, 1))]
-    return dict(trial=name, pairs=row["pairs"], seconds=row["seconds"], feature_loss=row["feature_loss"], greedy=accept[0], drawn=accept[1])
+    return dict(trial=name, pairs=row["pairs"], seconds=row["seconds"], feature_loss=row["feature_loss"]) | accepted(
+        target, plain_copy(trainer.averaged), answers, features, greedy, sampled)
 
 
 def main():
@@ -75,14 +92,14 @@ def main():
     parser.add_argument("--measure", nargs="+", type=Path, required=True, help="files or folders of answers to other prompts")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--head", type=Path, help="folder of a trained head, from which some trials go on")
-    parser.add_argument("--only", nargs="+", choices=TRIALS, help="default: all")
+    parser.add_argument("--only", nargs="+", choices=[*AS_GIVEN, *TRIALS], help="default: all")
     args = parser.parse_args()
     target, _ = load_target(default_model_folder(), torch.bfloat16)
     answers, count = load_answers(args.answers + args.measure, target.vocab_size), len(load_answers(args.answers, target.vocab_size))
     features, file = Features(target, answers, args.out / "features"), args.out / "trials.jsonl"
     features.fill(lambda line: print(line, file=sys.stderr))
     results = {result["trial"]: result for result in map(json.loads, file.read_text(encoding="utf-8").splitlines())} if file.exists() else {}
-    for name in args.only or [name for name in TRIALS if args.head or "go_on" not in TRIALS[name]]:
+    for name in args.only or [name for name in [*AS_GIVEN, *TRIALS] if args.head or "go_on" not in TRIALS.get(name, GO_ON)]:
         if name not in results:
             start = time.perf_counter()
             results[name] = run(name, target, answers, count, features, args.head)
