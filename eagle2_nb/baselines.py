@@ -79,9 +79,10 @@ class StaticTreeDrafter(Eagle2Drafter):
     def _grow(self, shape):
         logits, features, seen, frontier = self.score(self.feature)[:, None], self.feature[:, None], None, [()]
         values, tokens, log_values = self.feature.new_zeros(len(self.root), 1, dtype=torch.float32), [], []
+        inner = {path[:-1] for path in shape.paths}        # nodes that have children
         for level in range(1, shape.depth + 1):
             nodes = [path for path in shape.paths if len(path) == level]
-            grown = [i for i, path in enumerate(nodes) if path + (0,) in shape.paths or any(other[:-1] == path for other in shape.paths)]
+            grown = [i for i, path in enumerate(nodes) if path in inner]
             above, ranks = upload([[frontier.index(path[:-1]) for path in nodes], [path[-1] for path in nodes]], self.root.device)
             best, columns = child_log_values(values, logits).topk(1 + max(path[-1] for path in nodes))
             tokens.append(columns[:, above, ranks] if self.token_ids is None else self.token_ids[columns[:, above, ranks]])

@@ -132,11 +132,10 @@ def compiled(model): # a causal LM of `transformers`
 class Runner:
     "Answers with any method by name."
     def __init__(self, target, head, config, tree, cost, small=None, folder=None): # Target, DraftHead, BenchConfig, TreeConfig, CostModel; small Target and folder of the head, or None
-        self.target, self.config, self.tree, self.cost, self.small = target, config, tree, cost, small
+        if small is None and 'generate-assisted' in config.methods: raise ValueError("methods: 'generate-assisted' needs a small model; give the folder of a head that has one")
+        self.target, self.config, self.cost, self.small = target, config, cost, small
         self.sampling = Sampling(config.temperature, 0, config.top_p)
         self.drafters = {name: make_drafter(name, head, tree, cost, small, folder) for name in config.all_methods if name in OWN_METHODS}
-
-        if small is None and 'generate-assisted' in config.methods: raise ValueError("methods: 'generate-assisted' needs a small model; give the folder of a head that has one")
 
     def __call__(self, method, ids, limit): # -> record
         torch.manual_seed(self.config.seed)
@@ -235,11 +234,12 @@ def bench(
     tree=None,                   # a TreeConfig, None: sized by the measured costs
     small=None,                  # `Target` of a small model, for the methods that use one
     folder=None,                 # of the head, with what belongs to it
+    cost=None,                   # `CostModel`, None: what was measured here before, or is measured now
     records=None,                # JSON Lines file that receives every answer; what it holds is not done again
     report=lambda line: None,    # called with a line of text after every answer
 )->dict:                         # settings, tasks (name -> method -> figures), mean (method -> figures)
     "Measure methods on question files; raises ValueError for records of another run."
-    cost, tree = load_costs(target, head), tree or TreeConfig('auto', 10, 'auto')
+    cost, tree = cost or load_costs(target, head), tree or TreeConfig('auto', 8, 'auto')
     tasks = read_tasks(files, config.limit)
     settings = asdict(config) | dict(methods=list(config.methods), tree=str(tree), target=fingerprint(target), head=fingerprint(head),
                                      questions=hashlib.sha256(json.dumps(tasks).encode()).hexdigest()[:16]) | environment(target)

@@ -288,7 +288,7 @@ def measure(questions, config, tree, path, head_path, dtype, device, to_json, to
     files = [Path(file) for file in questions] or [Path(eagle2_nb.__file__).parent/'prompts'/'prompts.jsonl']
     read_tasks(files, None)                                # a file that is none is refused before the target is loaded
     target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device)
-    extras = load_extras(target, head, config.all_methods, tree, head_path); del extras['cost']
+    extras = load_extras(target, head, config.all_methods, tree, head_path)
     with tqdm(unit=' answers', file=sys.stderr) as bar:
         def report(line): bar.update(); bar.set_postfix_str(line)
         result = run_bench(target, tokenizer, head, files, config, tree, records=to_json and Path(to_json).with_suffix('.records.jsonl'), report=report, **extras)
