@@ -173,7 +173,9 @@ class MedusaDrafter(PlainDrafter):
     def start(self, target, batch): # raises ValueError for heads of another size
         found = self.heads.blocks[0].in_features
         if found != target.hidden_size: raise ValueError(f"heads: they read features of size {found}, the target's have {target.hidden_size}; use heads of this target")
-        if self.target is not target: self.target, self.score = target, scorer(target, self.heads.to(target.device, target.dtype).draft_token_ids)
+        if self.target is target: return
+        self.heads.to(target.device, target.dtype)
+        self.target, self.score, self.layers = target, scorer(target, self.heads.draft_token_ids), target.prepared(self.heads)
 
     def observe(self, tokens, features, lengths, tree_logits=None):
         super().observe(tokens, features, lengths)
@@ -182,7 +184,7 @@ class MedusaDrafter(PlainDrafter):
     def draft(self, budget, choose=None):
         if budget == 1: return super().draft(budget)
         shape, token_ids = self.shape.cut(budget - 1), self.heads.draft_token_ids
-        best, columns = self.score(self.heads(self.feature)).float().log_softmax(-1).topk(1 + max(map(max, shape.paths)))
+        best, columns = self.score(self.layers(self.feature)).float().log_softmax(-1).topk(1 + max(map(max, shape.paths)))
         depths, ranks = upload([[len(path) - 1 for path in shape.paths], [path[-1] for path in shape.paths]], columns.device)
         tokens, own = columns[:, depths, ranks], best[:, depths, ranks]
         above = tree_mask(upload([[-1] + shape.parents], columns.device))[:, 1:, 1:]            # each node's ancestors and itself
@@ -351,7 +353,7 @@ def new_small_model(
     if getattr(config, 'layer_types', None): config.layer_types = config.layer_types[:layers]
     model = AutoModelForCausalLM.from_config(config, dtype=target.dtype).to(target.device)
     model.set_input_embeddings(target.model.get_input_embeddings())
-    model.set_output_embeddings(target.lm_head)
+    model.set_output_embeddings(target.model.get_output_embeddings())
     return model.eval()
 
 class SmallModel(nn.Module):

@@ -41,16 +41,18 @@ def load_pair(
     head,            # a DraftHead, None: the embedded one
     dtype:str,       # a torch dtype's name
     device:str,      # a torch device, or 'auto'
+    pack=False,      # lay the target's matrices out once more; None: where that is possible
 ):                   # Target, tokenizer, DraftHead
     "Load the target and put both on the device; raises ValueError or OSError."
     import torch
-    from eagle2_nb.target import load_default, load_target
+    from eagle2_nb.target import can_pack, load_default, load_target
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try: torch.ones(1, device=device).item()
     except Exception as e: raise ValueError(f"--device: {device!r} cannot be used here ({str(e).splitlines()[0][:80]})") from None
     kind = getattr(torch, dtype)
-    if path is None: target, tokenizer, own = load_default(kind, device)
-    else: (target, tokenizer), own = load_target(path, kind, device), None
+    if pack is None: pack = can_pack(device, kind)
+    if path is None: target, tokenizer, own = load_default(kind, device, pack)
+    else: (target, tokenizer), own = load_target(path, kind, device, pack), None
     return target, tokenizer, own if head is None else head.to(device=device, dtype=kind)
 
 # %% ../nbs/15_cli.ipynb #ab2a0002
@@ -67,7 +69,7 @@ def load_extras(
     from eagle2_nb.target import Target, default_head_folder
     folder = Path(head_path) if head_path else default_head_folder()
     sized = 'auto' in (tree.depth, tree.total_tokens) and any(method.startswith('eagle2') for method in methods)
-    small = Target(load_small_model(folder/'small', target)) if {'small', 'generate-assisted'} & set(methods) else None
+    small = Target(load_small_model(folder/'small', target), target.packed) if {'small', 'generate-assisted'} & set(methods) else None
     return dict(cost=load_costs(target, head) if sized else None, small=small, folder=folder)
 
 # %% ../nbs/15_cli.ipynb #6ce9fb0b
@@ -147,7 +149,7 @@ def summary(
                      f"speedup {report['speedup']:.2f} (this one run, prefill included)")
         lines.append('identical ids: yes' if report['identical'] else
                      f"identical ids: NO, first difference at token {d['position']}, where the target's top-2 margin is {d['margin']:.2e}")
-    lines.append(f"{report['dtype']}, {report['hardware']}, {report['threads']} threads, torch {report['versions']['torch']}, transformers {report['versions']['transformers']}")
+    lines.append(f"{report['dtype']}{', packed' if report['packed'] else ''}, {report['hardware']}, {report['threads']} threads, torch {report['versions']['torch']}, transformers {report['versions']['transformers']}")
     return '\n'.join(lines)
 
 # %% ../nbs/15_cli.ipynb #e61b9013
@@ -189,7 +191,7 @@ def printer(
 # %% ../nbs/15_cli.ipynb #f828e61d
 def respond(
     prompt:str, tree, sampling, # what to ask, TreeConfig, Sampling
-    path, head_path, method, dtype, device, # as the options name them
+    path, head_path, method, dtype, device, pack, # as the options name them
     seed:int, max_new_tokens:int, against:bool, raw:bool, as_json:bool,
 ):
     "The command `generate` once its options are checked."
@@ -199,7 +201,7 @@ def respond(
     from eagle2_nb.target import encode_prompt, environment
     head, plain, colours = load_head(head_path, path, method), method == 'ar', sys.stdout.isatty()
     if head is not None: check_tree_config(tree, head, True)   # a tree that the head cannot grow is refused before the target is loaded
-    target, tokenizer, head = load_pair(path, head, dtype, device)
+    target, tokenizer, head = load_pair(path, head, dtype, device, pack)
     drafter = make_drafter(method, head, tree, **load_extras(target, head, [method], tree, head_path))
     ids = encode_prompt(tokenizer, prompt, raw).to(target.device)
     legend = 'no drafts' if plain else f"{marked('accepted drafts', True, colours)} are marked"
@@ -236,6 +238,7 @@ def generate(
     max_new_tokens: Annotated[int, option('Length limit of the answer.', True)] = 128,
     dtype: Annotated[Literal['float32', 'bfloat16', 'float16'], option('Number type of target and head.', True)] = 'float32',
     device: Annotated[str, option('cpu, cuda, cuda:1 ...; auto: cuda if there is one.', True)] = 'auto',
+    pack: Annotated[bool, typer.Option('--pack/--no-pack', help="Keep a second copy of the matrices, laid out for this processor's kernels; default: where it is possible.", show_default=False)] = None,
     against: Annotated[bool, typer.Option('--compare', help="Also run the model's own generate and compare ids and speed.")] = False,
     raw: Annotated[bool, typer.Option('--raw', help='Do not apply the chat template.')] = False,
     as_json: Annotated[bool, typer.Option('--json', help='Print one JSON object on standard output, and nothing else.')] = False,
@@ -246,7 +249,7 @@ def generate(
     if not prompt: raise ValueError('prompt: is empty; give at least one character')
     if max_new_tokens < 1: raise ValueError(f'max_new_tokens: is {max_new_tokens}; expected an integer of at least 1')
     tree, sampling = TreeConfig(size('depth', depth), top_k, size('total_tokens', total_tokens)), Sampling(temperature, sample_top_k, top_p)
-    respond(prompt, tree, sampling, target, head, method, dtype, device, seed, max_new_tokens, against, raw, as_json)
+    respond(prompt, tree, sampling, target, head, method, dtype, device, pack, seed, max_new_tokens, against, raw, as_json)
 
 # %% ../nbs/15_cli.ipynb #ab2a0004
 @app.command()
@@ -266,6 +269,7 @@ def bench(
     total_tokens: Annotated[str, option('Tokens verified in one pass, the root included, or auto: as many as pay.', True)] = 'auto',
     dtype: Annotated[Literal['float32', 'bfloat16', 'float16'], option('Number type of target and head.', True)] = 'float32',
     device: Annotated[str, option('cpu, cuda, cuda:1 ...; auto: cuda if there is one.', True)] = 'auto',
+    pack: Annotated[bool, typer.Option('--pack/--no-pack', help="Keep a second copy of the matrices, laid out for this processor's kernels; default: where it is possible.", show_default=False)] = None,
     to_json: Annotated[str, typer.Option('--json', help='File that receives settings and figures.')] = None,
     to_markdown: Annotated[str, typer.Option('--markdown', help='File that receives the tables.')] = None,
 ):
@@ -274,9 +278,9 @@ def bench(
     from eagle2_nb.expand import TreeConfig
     config = BenchConfig(tuple(name.strip() for name in methods.split(',') if name.strip()), limit, temperature, top_p, max_new_tokens, repeats, seed)
     tree = TreeConfig(size('depth', depth), top_k, size('total_tokens', total_tokens))
-    measure(questions, config, tree, target, head, dtype, device, to_json, to_markdown)
+    measure(questions, config, tree, target, head, dtype, device, pack, to_json, to_markdown)
 
-def measure(questions, config, tree, path, head_path, dtype, device, to_json, to_markdown): # as the options name them; BenchConfig, TreeConfig
+def measure(questions, config, tree, path, head_path, dtype, device, pack, to_json, to_markdown): # as the options name them; BenchConfig, TreeConfig
     "The command `bench` once its options are checked."
     import eagle2_nb
     from pathlib import Path
@@ -287,7 +291,7 @@ def measure(questions, config, tree, path, head_path, dtype, device, to_json, to
         if file and not Path(file).parent.is_dir(): raise ValueError(f"{name}: the folder of {file} does not exist; make it first")
     files = [Path(file) for file in questions] or [Path(eagle2_nb.__file__).parent/'prompts'/'prompts.jsonl']
     read_tasks(files, None)                                # a file that is none is refused before the target is loaded
-    target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device)
+    target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device, pack)
     extras = load_extras(target, head, config.all_methods, tree, head_path)
     with tqdm(unit=' answers', file=sys.stderr) as bar:
         def report(line): bar.update(); bar.set_postfix_str(line)

@@ -396,19 +396,19 @@ def measure_costs(
     repeats=5,                   # of each; the median counts
 )->CostModel:                    # seconds
     "Time the forwards that a step is made of."
-    score, embed, wait = scorer(target, head.draft_token_ids), head.embed_tokens or target.embed, torch.cuda.synchronize if target.device.type == 'cuda' else lambda: None
+    score, embed, layer, wait = scorer(target, head.draft_token_ids), head.embed_tokens or target.embed, target.prepared(head), torch.cuda.synchronize if target.device.type == 'cuda' else lambda: None
     seconds, most, room, device, chance = {}, max(sizes), target.context - max(sizes), target.device, torch.Generator(target.device).manual_seed(0)
     if room < 8: raise ValueError(f"sizes: holds {most}, the target's context is {target.context}; choose smaller ones")
     for context in (low := max(1, min(contexts[0], room // 4)), max(low + 1, min(contexts[1], room))):
         cache, drafts, ids = KVCache(target.layers, 1, device), DraftCache(1, device), torch.randint(target.vocab_size, (1, context + most), device=device, generator=chance)
         features, _ = target.forward(ids[:, :context], cache=cache, last_only=True)
         cache.lengths = [context]
-        drafts.read(head, embed(ids[:, :context]), features, [context])
+        drafts.read(layer, embed(ids[:, :context]), features, [context])
         def verifying(n):
             star = DraftTree(ids[:, :n], upload([[-1] + [0]*(n - 1)], device), upload([[0] + [1]*(n - 1)], device), torch.zeros(1, n, device=device), ids[:, :n] >= 0)
             greedy_walk(star, verify(target, star, cache, cache.visible())[1])
         def drafting(n):
-            guess = drafts.guess(head, embed(ids[:, :n]), features[:, -1:].expand(1, n, -1), torch.eye(n, dtype=torch.bool, device=device)[None], 1)
+            guess = drafts.guess(layer, embed(ids[:, :n]), features[:, -1:].expand(1, n, -1), torch.eye(n, dtype=torch.bool, device=device)[None], 1)
             child_log_values(torch.zeros(1, n, device=device), score(guess)).topk(min(10, target.vocab_size))
         for repeat in range(repeats + 1):                  # the first is thrown away
             for what, run in (('verify', verifying), ('draft', drafting)):

