@@ -224,7 +224,7 @@ def markdown_table(result): # what `bench` returns -> text
     lines += ['', 'Means over the tasks, with 95% intervals:', '', '| method | ' + ' | '.join(names) + ' | questions | failed |', '|---' * (len(names) + 3) + '|']
     lines += [f"| {method} | " + ' | '.join(show(f, name) for name in names) + f" | {f['questions']} | {f['failed']} |" for method, f in mean.items()]
     v = s['versions']
-    return '\n'.join([*lines, '', f"{s['hardware']}, {s['threads']} threads, {s['dtype']}, torch {v['torch']}, transformers {v['transformers']}; temperature {s['temperature']}, "
+    return '\n'.join([*lines, '', f"{s['hardware']}, {s['threads']} threads, {s['dtype']}{', packed' if s['packed'] else ''}, torch {v['torch']}, transformers {v['transformers']}; temperature {s['temperature']}, "
                       f"{s['max_new_tokens']} new tokens, tree {s['tree']}, {s['repeats']} repeat(s)"])
 
 def bench(

@@ -118,14 +118,14 @@ class Budget:
 def check_tree_config(
     config:TreeConfig, # size of the tree
     head:DraftHead,    # that shall draft it
-    cost:CostModel,    # or None
+    has_costs:bool,    # will there be a `CostModel`?
     parts=(True, True),# use value, use reranking
 ):
     "Raise ValueError for a tree that the head cannot draft, or an automatic size without costs."
     scored, count = head.config.draft_vocab_size or head.config.vocab_size, candidate_count(config)
     if config.top_k > scored: raise ValueError(f"top_k: is {config.top_k}, the draft scores {scored} tokens; choose at most that many")
     if count > 2**20: raise ValueError(f"top_k: is {config.top_k}, which at depth {config.most_levels} makes {count} candidates; choose a smaller tree")
-    if 'auto' in (config.depth, config.total_tokens) and cost is None:
+    if 'auto' in (config.depth, config.total_tokens) and not has_costs:
         raise ValueError("cost: is None, but the tree's size is 'auto'; give a CostModel, such as `measure_costs` of notebook 07 returns")
     if 'auto' in (config.depth, config.total_tokens) and not all(parts):
         raise ValueError(f"total_tokens: the tree is {config}, but only values can be weighed against costs; give numbers where the value or the reranking is left out")
@@ -134,7 +134,7 @@ def check_tree_config(
 class Eagle2Drafter:
     "Drafts EAGLE-2's dynamic trees: expansion, then reranking (EAGLE-2, section 4); raises ValueError for a tree that the head cannot draft."
     def __init__(self, head:DraftHead, config:TreeConfig=TreeConfig(), cost:CostModel=None, use_value=True, use_reranking=True):
-        check_tree_config(config, head, cost, (use_value, use_reranking))
+        check_tree_config(config, head, cost is not None, (use_value, use_reranking))
         self.head, self.config, self.cost, self.parts, self.pair = head, config, cost, (use_value, use_reranking), None
 
     def start(self, target, batch): # batch: list of B prompts, token ids [n] each

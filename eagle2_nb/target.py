@@ -244,8 +244,9 @@ GGUF_SHA256 = 'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53'
 
 def cache_folder()->Path:
     "Where converted models are kept: `EAGLE2_CACHE` if set, else the user's cache folder."
+    if own := os.environ.get('EAGLE2_CACHE'): return Path(own)
     from platformdirs import user_cache_path
-    return Path(os.environ.get('EAGLE2_CACHE') or user_cache_path('eagle2_nb'))
+    return user_cache_path('eagle2_nb')
 
 # %% ../nbs/01_target.ipynb #411d055f
 def fetch_gguf(

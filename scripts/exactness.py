@@ -8,7 +8,6 @@ first position is shown with the margin of the target's two largest logits there
 rounding from a fault. Times are of single runs, one after the other: a ratio over many questions, not a benchmark.
 """
 import argparse
-import platform
 import sys
 import time
 from collections import defaultdict
@@ -20,7 +19,7 @@ import transformers
 from eagle2_nb.decode import collect, decode, first_difference, plain_generate
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import encode_prompt, load_default, read_questions
+from eagle2_nb.target import encode_prompt, hardware, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 
@@ -57,16 +56,18 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tree", default="6/10/60", help="depth/top_k/total_tokens")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--pack", action="store_true", help="packed matrices in the decode loop, never in `generate`")
     args = parser.parse_args()
 
-    target, tokenizer, head = load_default(getattr(torch, args.dtype))
+    target, tokenizer, head = load_default(getattr(torch, args.dtype), args.device, args.pack)
     drafter = Eagle2Drafter(head, TreeConfig(*map(int, args.tree.split("/"))))
     settings = dict(stop=[tokenizer.eos_token_id], max_new_tokens=args.max_new_tokens)
     modes = {"greedy": Sampling(), "sampled": Sampling(args.temperature, 0, args.top_p)}
     tallies = defaultdict(Tally)
     for file in args.files or [None]:
         for question in read_questions(file)[: args.limit]:
-            task, ids, line = file.stem if file else question["category"], encode_prompt(tokenizer, question["turns"][0]), []
+            task, ids, line = file.stem if file else question["category"], encode_prompt(tokenizer, question["turns"][0]).to(target.device), []
             for mode, sampling in modes.items():
                 (theirs,), generate = timed(lambda: plain_generate(target, ids, sampling=sampling, **settings), args.seed)
                 ((ours,), statistics), seconds = timed(lambda: collect(decode(target, drafter, ids, choose=sampling.choose(), **settings)), args.seed)
@@ -81,8 +82,8 @@ def main():
         if task != "all":
             print(f"| {task} | {tallies[task, 'greedy'].columns()} | {tallies[task, 'sampled'].columns()} |")
     print(f"| **all** | {tallies['all', 'greedy'].columns()} | {tallies['all', 'sampled'].columns()} |")
-    print(f"\nTree {drafter.config}, {args.max_new_tokens} new tokens, {args.dtype}, sampled at temperature {args.temperature} and top-p {args.top_p}, seed {args.seed}; "
-          f"time ratio: `generate` over EAGLE-2, prefill included; {platform.machine()} CPU, {torch.get_num_threads()} threads, "
+    print(f"\nTree {drafter.config}, {args.max_new_tokens} new tokens, {args.dtype}{', packed' if args.pack else ''}, sampled at temperature {args.temperature} and top-p {args.top_p}, seed {args.seed}; "
+          f"time ratio: `generate` over EAGLE-2, prefill included; {hardware(target.device)}, {torch.get_num_threads()} threads, "
           f"torch {torch.__version__}, transformers {transformers.__version__}.")
     return 0 if all(tallies["all", mode].equal == tallies["all", mode].questions for mode in modes) else 1
 

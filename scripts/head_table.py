@@ -24,7 +24,7 @@ from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import encode_prompt, environment, load_default, read_questions
+from eagle2_nb.target import can_pack, encode_prompt, environment, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 EMBEDDED = Path(eagle2_nb.__file__).parent / "heads" / "smollm2-135m"
@@ -36,10 +36,8 @@ MEASURES = {"tau": (LARGE, 0), "small_tree": (TreeConfig(4, 8, 16), 0), "sampled
 class OracleDrafter(Eagle2Drafter):
     "The target as its own draft, for one row: the confidence is its true next-token probability"
 
-    def __init__(self, config):
-        self.config, self.token_ids, self.parts, self.budget = config, None, (True, True), None
-
     def start(self, target, batch):
+        self.token_ids, self.budget = None, None
         self.target, self.score, self.unread = target, target.logits, batch[0][None, :1]
         self.cache = KVCache(target.layers, 1, target.device)
 
@@ -62,9 +60,9 @@ class OracleDrafter(Eagle2Drafter):
         return read
 
 
-def check_oracle(target, ids, stop, depth=3):
+def check_oracle(target, head, ids, stop, depth=3):
     "Greedy, the oracle's chain is accepted whole: every step but the last commits depth + 1 tokens"
-    drafter = OracleDrafter(TreeConfig(depth, 1, depth + 1))
+    drafter = OracleDrafter(head, TreeConfig(depth, 1, depth + 1))
     lengths = collect(decode(target, drafter, ids, max_new_tokens=4 * depth + 4, stop=stop))[1].accept_lengths.get(0, [])
     assert all(length == depth + 1 for length in lengths[:-1]), f"the oracle's steps commit {lengths} tokens, not {depth + 1}"
 
@@ -136,21 +134,21 @@ def circumstances(target):
     "What the numbers are measured on, and how"
     facts = environment(target)
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if name != "eagle2_nb")
-    return dict(machine=f"{facts['hardware']}, {facts['threads']} threads, {facts['dtype']}, {versions}", command=shlex.join(["python", *sys.argv]))
+    return dict(machine=f"{facts['hardware']}, {facts['threads']} threads, {facts['dtype']}{', packed' if facts['packed'] else ''}, {versions}", command=shlex.join(["python", *sys.argv]))
 
 
 def answer_all(args, jobs, pending, records):
     "Answer what is pending, one record after the other"
-    target, tokenizer, _ = load_default(getattr(torch, args.dtype))
+    target, tokenizer, _ = load_default(getattr(torch, args.dtype), pack=can_pack("cpu", getattr(torch, args.dtype)))
     head, whole = (DraftHead.load(args.head).to(dtype=target.dtype).eval() for _ in range(2))
     whole.draft_token_ids, whole.config = None, replace(head.config, draft_vocab_size=None)
     drafters = {measure: Eagle2Drafter(head, tree) for measure, (tree, _) in MEASURES.items()}
-    drafters.update(oracle=OracleDrafter(LARGE), whole_vocabulary=Eagle2Drafter(whole, LARGE))
+    drafters.update(oracle=OracleDrafter(head, LARGE), whole_vocabulary=Eagle2Drafter(whole, LARGE))
     common = dict(max_new_tokens=args.max_new_tokens, stop=[tokenizer.eos_token_id])
     for number, key in enumerate(pending, 1):
         (measure, task, i), (text, settings), began = key, jobs[key], time.perf_counter()
         if measure == "oracle" and args.dtype == "float32" and not i:
-            check_oracle(target, encode_prompt(tokenizer, text), common["stop"])
+            check_oracle(target, head, encode_prompt(tokenizer, text), common["stop"])
         torch.manual_seed(settings["seed"])
         choose, ids = Sampling(MEASURES[measure][1]).choose(), encode_prompt(tokenizer, text)
         steps = list(decode(target, drafters[measure], ids, choose=choose, **common))
