@@ -41,16 +41,15 @@ def load_pair(
     head,            # a DraftHead, None: the embedded one
     dtype:str,       # a torch dtype's name
     device:str,      # a torch device, or 'auto'
-    pack=False,      # lay the target's matrices out once more; None: where that is possible
+    pack=False,      # lay the target's matrices out once more; 'auto': where that is possible
 ):                   # Target, tokenizer, DraftHead
     "Load the target and put both on the device; raises ValueError or OSError."
     import torch
-    from eagle2_nb.target import can_pack, load_default, load_target
+    from eagle2_nb.target import load_default, load_target
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try: torch.ones(1, device=device).item()
     except Exception as e: raise ValueError(f"--device: {device!r} cannot be used here ({str(e).splitlines()[0][:80]})") from None
     kind = getattr(torch, dtype)
-    if pack is None: pack = can_pack(device, kind)
     if path is None: target, tokenizer, own = load_default(kind, device, pack)
     else: (target, tokenizer), own = load_target(path, kind, device, pack), None
     return target, tokenizer, own if head is None else head.to(device=device, dtype=kind)
@@ -201,7 +200,7 @@ def respond(
     from eagle2_nb.target import encode_prompt, environment
     head, plain, colours = load_head(head_path, path, method), method == 'ar', sys.stdout.isatty()
     if head is not None: check_tree_config(tree, head, True)   # a tree that the head cannot grow is refused before the target is loaded
-    target, tokenizer, head = load_pair(path, head, dtype, device, pack)
+    target, tokenizer, head = load_pair(path, head, dtype, device, 'auto' if pack is None else pack)
     drafter = make_drafter(method, head, tree, **load_extras(target, head, [method], tree, head_path))
     ids = encode_prompt(tokenizer, prompt, raw).to(target.device)
     legend = 'no drafts' if plain else f"{marked('accepted drafts', True, colours)} are marked"
@@ -291,7 +290,7 @@ def measure(questions, config, tree, path, head_path, dtype, device, pack, to_js
         if file and not Path(file).parent.is_dir(): raise ValueError(f"{name}: the folder of {file} does not exist; make it first")
     files = [Path(file) for file in questions] or [Path(eagle2_nb.__file__).parent/'prompts'/'prompts.jsonl']
     read_tasks(files, None)                                # a file that is none is refused before the target is loaded
-    target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device, pack)
+    target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device, 'auto' if pack is None else pack)
     extras = load_extras(target, head, config.all_methods, tree, head_path)
     with tqdm(unit=' answers', file=sys.stderr) as bar:
         def report(line): bar.update(); bar.set_postfix_str(line)

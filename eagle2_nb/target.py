@@ -185,7 +185,7 @@ def end_tokens(
 # %% ../nbs/01_target.ipynb #3d0d40a9
 class Target:
     "An unmodified `transformers` causal language model, seen as features and logits (EAGLE, section 3)."
-    def __init__(self, model, pack=False): # a causal language model in eval mode; pack: lay its matrices out once more, for a CPU
+    def __init__(self, model, pack=False): # a causal language model in eval mode; pack: lay its matrices out once more, for a CPU; 'auto': where possible
         check_rollback(model); check_mode(model)
         self.model, self.config = model, model.config.get_text_config()
         self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
@@ -194,9 +194,11 @@ class Target:
         self.context = getattr(self.config, 'max_position_embeddings', None) or sys.maxsize
         self.cache_name = cache_argument(self.decoder)
         check_features(self)
-        if pack and not can_pack(self.device, self.dtype):
-            raise ValueError(f"pack: is {pack!r}, but {self.dtype} on {self.device} has no packed form here; expected float32 or bfloat16 on a CPU with oneDNN")
-        self.packed, twin = bool(pack), packed(model) if pack else model
+        if pack not in (True, False, 'auto'): raise ValueError(f"pack: is {pack!r}; expected True, False or 'auto'")
+        self.packed = bool(pack) and can_pack(self.device, self.dtype)
+        if pack is True and not self.packed:
+            raise ValueError(f"pack: is True, but {self.dtype} on {self.device} has no packed form here; expected float32 or bfloat16 on a CPU with oneDNN")
+        twin = packed(model) if self.packed else model
         self.decoder, self.lm_head = twin.get_decoder(), twin.get_output_embeddings()
         self.layers = check_tree(self)                                  # layers of a cache
 
@@ -329,7 +331,7 @@ def load_target(
     name:str,                         # a local folder or a hub id
     dtype:torch.dtype=torch.float32,  # number type of the weights
     device='cpu',                     # where to put the model
-    pack:bool=False,                  # lay its matrices out once more, for a CPU
+    pack:bool|str=False,              # lay its matrices out once more, for a CPU; 'auto': where possible
 ):                                    # Target, tokenizer
     "A `Target` and its tokenizer from a local folder or a hub id; no code from the checkpoint is executed. Raises OSError, ValueError."
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -348,7 +350,7 @@ def default_head_folder()->Path: # with what else belongs to the head
 def load_default(
     dtype:torch.dtype=torch.float32, # number type of target and head
     device='cpu',                    # where to put both
-    pack:bool=False,                 # lay the target's matrices out once more, for a CPU
+    pack:bool|str=False,             # lay the target's matrices out once more, for a CPU; 'auto': where possible
 ):
     "The embedded model: `(target, tokenizer, head)`, SmolLM2-135M-Instruct with the shipped draft head."
     from eagle2_nb.draft_head import DraftHead

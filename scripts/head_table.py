@@ -24,7 +24,7 @@ from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import can_pack, encode_prompt, environment, load_default, read_questions
+from eagle2_nb.target import encode_prompt, environment, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 EMBEDDED = Path(eagle2_nb.__file__).parent / "heads" / "smollm2-135m"
@@ -139,7 +139,7 @@ def circumstances(target):
 
 def answer_all(args, jobs, pending, records):
     "Answer what is pending, one record after the other"
-    target, tokenizer, _ = load_default(getattr(torch, args.dtype), pack=can_pack("cpu", getattr(torch, args.dtype)))
+    target, tokenizer, _ = load_default(getattr(torch, args.dtype), pack="auto")
     head, whole = (DraftHead.load(args.head).to(dtype=target.dtype).eval() for _ in range(2))
     whole.draft_token_ids, whole.config = None, replace(head.config, draft_vocab_size=None)
     drafters = {measure: Eagle2Drafter(head, tree) for measure, (tree, _) in MEASURES.items()}

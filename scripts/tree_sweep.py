@@ -16,7 +16,7 @@ from eagle2_nb.bench import rotated, run_own
 from eagle2_nb.decode import load_costs
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import can_pack, encode_prompt, environment, load_default, read_questions
+from eagle2_nb.target import encode_prompt, environment, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 FIXED = [TreeConfig(*sizes) for sizes in itertools.product((2, 3, 4, 6), (4, 8), (6, 10, 16, 24))]
@@ -56,8 +56,7 @@ def main():
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    kind = getattr(torch, args.dtype)
-    target, tokenizer, head = load_default(kind, pack=can_pack("cpu", kind))
+    target, tokenizer, head = load_default(getattr(torch, args.dtype), pack="auto")
     costs, sampling = load_costs(target, head), Sampling(args.temperature)
     prompts = [encode_prompt(tokenizer, question["turns"][0]) for file in args.files or [None] for question in read_questions(file)[: args.limit]]
     drafters = {tree: Eagle2Drafter(head, tree, costs) for tree in FIXED + AUTOMATIC}
