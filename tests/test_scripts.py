@@ -1,0 +1,58 @@
+"""What the scripts of `scripts/` and `benchmarks/` compute themselves, on tiny models."""
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from eagle2_nb.decode import collect, decode
+from eagle2_nb.draft_head import DraftHead
+from eagle2_nb.expand import TreeConfig
+from eagle2_nb.rerank import Eagle2Drafter
+from eagle2_nb.target import Target
+
+ROOT = Path(__file__).parent.parent
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pair():
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=97, initializer_range=0.3)
+    target = Target(AutoModelForCausalLM.from_config(config).eval())
+    return target, DraftHead.from_target(target.model).eval()
+
+
+def test_pieces_bring_back_what_was_quantised():
+    pieces, chance = script("benchmarks/pieces.py"), torch.Generator().manual_seed(0)
+    numbers = torch.randint(0, 16, (64, 32), generator=chance)
+    four = (numbers * torch.rand(64, 1, generator=chance) - torch.rand(64, 1, generator=chance)).reshape(32, 64)
+    eight = torch.randint(-127, 127, (64, 32), generator=chance)
+    eight[:, 0] = 127
+    eight = (eight * torch.rand(64, 1, generator=chance)).reshape(32, 64)
+    for weight, part in ((four, "half bytes"), (eight, "bytes")):
+        parts = pieces.shrink(weight)
+        assert part in parts and torch.allclose(pieces.grow(parts, weight.shape), weight, atol=1e-6 * weight.abs().max(), rtol=1e-5)
+    free = torch.randn(32, 64, generator=chance)
+    assert torch.equal(pieces.grow(pieces.shrink(free), free.shape), free.half().float())
+    assert torch.equal(pieces.grow(pieces.shrink(free[0]), free[0].shape), free[0])
+
+
+def test_the_oracle_is_always_right(pair):
+    target, head = pair
+    script("scripts/head_table.py").check_oracle(target, head, torch.tensor([[5, 17, 3, 41]]), [])
+
+
+def test_replayed_acceptances(pair):
+    target, head = pair
+    choose = script("benchmarks/gpu.py").Replay([3, 1, 2])
+    steps = decode(target, Eagle2Drafter(head, TreeConfig(3, 4, 12)), torch.tensor([[5, 17, 3, 41]]), choose=choose, max_new_tokens=25)
+    lengths = collect(steps)[1].accept_lengths[0]
+    assert lengths == [3, 1, 2] * 4
