@@ -21,7 +21,7 @@ from .decode import KVCache, PlainDrafter, logits_at_end
 from .draft_head import at_end, read_checkpoint, slot_mask, upload, write_checkpoint, write_whole
 from .expand import TreeConfig, grow_mask
 from .rerank import Eagle2Drafter
-from .target import Target, scorer
+from .target import Target, scorer, stamp
 from .value import DraftTree, child_log_values
 from .verify import Choose, tree_mask
 
@@ -168,14 +168,14 @@ def fill(module, weights, where): # nn.Module, key -> tensor, name for the messa
 # %% ../nbs/09_baselines.ipynb #f79c4967
 class MedusaDrafter(PlainDrafter):
     "Medusa heads in a static tree (Medusa, section 2.1.2)."
-    def __init__(self, heads:MedusaHeads, shape:TreeShape=EAGLE_STATIC): self.heads, self.shape, self.target = heads, shape.cut(len(heads.blocks)), None
+    def __init__(self, heads:MedusaHeads, shape:TreeShape=EAGLE_STATIC): self.heads, self.shape, self.pair = heads, shape.cut(len(heads.blocks)), None
 
     def start(self, target, batch): # raises ValueError for heads of another size
         found = self.heads.blocks[0].in_features
         if found != target.hidden_size: raise ValueError(f"heads: they read features of size {found}, the target's have {target.hidden_size}; use heads of this target")
-        if self.target is target: return
         self.heads.to(target.device, target.dtype)
-        self.target, self.score, self.layers = target, scorer(target, self.heads.draft_token_ids), target.prepared(self.heads)
+        pair = target, self.heads, stamp([*self.heads.parameters(), *self.heads.buffers(), target.lm_head.weight])
+        if self.pair != pair: self.pair, self.score, self.layers = pair, scorer(target, self.heads.draft_token_ids), target.prepared(self.heads)
 
     def observe(self, tokens, features, lengths, tree_logits=None):
         super().observe(tokens, features, lengths)

@@ -424,7 +424,7 @@ def load_costs(
     target, head, # the `Target` and its draft head
 )->CostModel:
     "The costs that were measured for this pair on this machine, measured now if they were not."
-    facts = environment(target) | dict(model=target.config.to_dict(), head=asdict(head.config))
+    facts = environment(target) | dict(model=target.config.to_dict(), attention=target.config._attn_implementation, head=asdict(head.config))
     name = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     file = cache_folder()/'costs'/f'{name}.json'
     if not file.exists():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from .draft_head import DraftCache, DraftHead, at_end, check_fit, upload
 from .expand import TreeConfig, candidate_count, expand, next_frontier
-from .target import scorer
+from .target import scorer, stamp
 from .value import DraftTree
 
 # %% ../nbs/05_rerank.ipynb #74b15d08
@@ -140,7 +140,8 @@ class Eagle2Drafter:
     def start(self, target, batch): # batch: list of B prompts, token ids [n] each
         check_fit(self.head, target)
         self.embed, self.token_ids = self.head.embed_tokens or target.embed, self.head.draft_token_ids
-        if self.pair != (target, self.head): self.pair, self.score, self.layer = (target, self.head), scorer(target, self.token_ids), target.prepared(self.head)  # copies made once
+        pair = target, self.head, stamp([*self.head.parameters(), *self.head.buffers(), target.lm_head.weight])
+        if self.pair != pair: self.pair, self.score, self.layer = pair, scorer(target, self.token_ids), target.prepared(self.head)  # copies, made once
         self.cache, sized = DraftCache(len(batch), target.device), 'auto' in (self.config.depth, self.config.total_tokens)
         self.budget = Budget(self.cost, [len(prompt) for prompt in batch]) if sized else None
 
@@ -161,8 +162,7 @@ class Eagle2Drafter:
         return rerank(self.candidates, self.budget.size(key, most) if config.total_tokens == 'auto' else most, key)
 
     def _level(self, tokens, features, mask, level): # one draft forward over a frontier -> logits, features
-        predicted = self.cache.guess(self.layer, self.embed(tokens), features, mask, level)
-        return self.score(predicted), predicted
+        predicted = self.cache.guess(self.layer, self.embed(tokens), features, mask, level); return self.score(predicted), predicted
 
     def keep(self, rows): # list of row indices that stay
         self.cache.keep(rows)

