@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from eagle2_nb.bench import rotated, run_own
+from eagle2_nb.bench import run_own, shuffled
 from eagle2_nb.decode import load_costs
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
@@ -28,7 +28,7 @@ def run(target, drafters, prompts, sampling, tokens, repeats):
     records = {}
     for number, ids in enumerate(prompts):
         for repeat in range(repeats):
-            for tree in rotated(list(drafters), 7 * number + 3 * repeat):
+            for tree in shuffled(list(drafters), number, repeat):
                 torch.manual_seed(number)
                 records.setdefault(tree, {}).setdefault(number, []).append(run_own(target, drafters[tree], ids, sampling.choose(), tokens, target.stop))
     found = {}
