@@ -91,7 +91,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'eagle2_nb.baselines.expect': ('baselines.html#expect', 'eagle2_nb/baselines.py'),
                                      'eagle2_nb.baselines.fill': ('baselines.html#fill', 'eagle2_nb/baselines.py'),
                                      'eagle2_nb.baselines.fit_shape': ('baselines.html#fit_shape', 'eagle2_nb/baselines.py'),
-                                     'eagle2_nb.baselines.fitted': ('baselines.html#fitted', 'eagle2_nb/baselines.py'),
+                                     'eagle2_nb.baselines.fitted_shape': ('baselines.html#fitted_shape', 'eagle2_nb/baselines.py'),
                                      'eagle2_nb.baselines.load_small_model': ('baselines.html#load_small_model', 'eagle2_nb/baselines.py'),
                                      'eagle2_nb.baselines.make_drafter': ('baselines.html#make_drafter', 'eagle2_nb/baselines.py'),
                                      'eagle2_nb.baselines.merge_continuations': ( 'baselines.html#merge_continuations',

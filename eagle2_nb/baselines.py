@@ -7,7 +7,7 @@ __all__ = ['EAGLE_STATIC', 'OWN_METHODS', 'RIVAL_SIZE', 'TreeShape', 'shaped_tre
            'count_positions', 'fit_shape', 'MedusaHeads', 'expect', 'fill', 'MedusaDrafter', 'TypicalChoose',
            'merge_continuations', 'TextDrafter', 'NgramIndex', 'PromptLookupDrafter', 'NgramPool', 'NgramPoolDrafter',
            'read_on', 'SmallModelDrafter', 'new_small_model', 'SmallModel', 'load_small_model', 'write_positions',
-           'read_positions', 'fitted', 'make_drafter']
+           'read_positions', 'fitted_shape', 'make_drafter']
 
 # %% ../nbs/09_baselines.ipynb #70bdeb3c
 import copy, json
@@ -404,7 +404,7 @@ def read_positions(file): # -> TreeShape, counts [n - 1]
 OWN_METHODS = ('ar', 'eagle2', 'eagle2-no-value', 'eagle2-no-reranking', 'eagle2-neither', 'chain', 'static', 'static-fitted', 'medusa', 'small', 'pld', 'ngram')
 RIVAL_SIZE = TreeConfig(4, 8, 16)                          # where the tree that was asked for sizes itself
 
-def fitted(folder, tree): return fit_shape(*read_positions(Path(folder)/'static_tree.json'), tree.most_tokens)
+def fitted_shape(folder, tree): return fit_shape(*read_positions(Path(folder)/'static_tree.json'), tree.most_tokens)
 
 def make_drafter(
     method:str,        # one of OWN_METHODS
@@ -423,8 +423,8 @@ def make_drafter(
         if small is None: raise ValueError("method: 'small' needs a small model; give the folder of one")
         return SmallModelDrafter(small)
     if method in ('medusa', 'static-fitted') and folder is None: raise ValueError(f"method: {method!r} needs a folder of the head that holds its part; found None")
-    if method == 'medusa': return MedusaDrafter(MedusaHeads.load(Path(folder)/'medusa'), fitted(Path(folder)/'medusa', tree))
+    if method == 'medusa': return MedusaDrafter(MedusaHeads.load(Path(folder)/'medusa'), fitted_shape(Path(folder)/'medusa', tree))
     if method == 'chain': return Eagle2Drafter(head, TreeConfig(tree.most_levels, 1, tree.most_levels + 1))
     if method == 'static': return StaticTreeDrafter(head)
-    if method == 'static-fitted': return StaticTreeDrafter(head, fitted(folder, tree))
+    if method == 'static-fitted': return StaticTreeDrafter(head, fitted_shape(folder, tree))
     return Eagle2Drafter(head, tree, cost, use_value=method in ('eagle2', 'eagle2-no-reranking'), use_reranking=method in ('eagle2', 'eagle2-no-value'))
