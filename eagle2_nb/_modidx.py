@@ -427,6 +427,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'eagle2_nb.train.answer_files': ('train.html#answer_files', 'eagle2_nb/train.py'),
                                  'eagle2_nb.train.answer_turn': ('train.html#answer_turn', 'eagle2_nb/train.py'),
                                  'eagle2_nb.train.chain_acceptance': ('train.html#chain_acceptance', 'eagle2_nb/train.py'),
+                                 'eagle2_nb.train.chain_hits': ('train.html#chain_hits', 'eagle2_nb/train.py'),
                                  'eagle2_nb.train.chain_length': ('train.html#chain_length', 'eagle2_nb/train.py'),
                                  'eagle2_nb.train.check_answers': ('train.html#check_answers', 'eagle2_nb/train.py'),
                                  'eagle2_nb.train.check_fields': ('train.html#check_fields', 'eagle2_nb/train.py'),

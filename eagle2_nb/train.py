@@ -7,11 +7,11 @@ __all__ = ['COUNTERS', 'Answers', 'pack_answers', 'check_answers', 'save_answers
            'encode_turns', 'pad_left', 'answer_batch', 'check_seed', 'check_fields', 'derive', 'AnswerConfig',
            'answer_turn', 'answer_all_turns', 'open_manifest', 'fingerprint', 'write_answers', 'compute_features',
            'Features', 'answer_counts', 'draft_vocabulary', 'wanted_pairs', 'unroll_mask', 'PastSteps', 'unroll',
-           'draft_features', 'WordLoss', 'Objective', 'TrainConfig', 'make_batches', 'split_rows', 'chain_acceptance',
-           'chain_length', 'decoded_tau', 'Units', 'set_units', 'plain_copy', 'restrict', 'deviations', 'first_weights',
-           'widen', 'some_features', 'head_to_train', 'draft_to_train', 'make_optimizers', 'BatchSource', 'Trainer',
-           'gradients', 'update', 'save_checkpoint', 'load_checkpoint', 'write_log', 'some_updates', 'progress',
-           'write_run', 'train', 'plot_log']
+           'draft_features', 'WordLoss', 'Objective', 'TrainConfig', 'make_batches', 'split_rows', 'chain_hits',
+           'chain_acceptance', 'chain_length', 'decoded_tau', 'Units', 'set_units', 'plain_copy', 'restrict',
+           'deviations', 'first_weights', 'widen', 'some_features', 'head_to_train', 'draft_to_train',
+           'make_optimizers', 'BatchSource', 'Trainer', 'gradients', 'update', 'save_checkpoint', 'load_checkpoint',
+           'write_log', 'some_updates', 'progress', 'write_run', 'train', 'plot_log']
 
 # %% ../nbs/10_train.ipynb #f3aaf270
 import copy, csv, hashlib, json, math, pickle, time
@@ -504,13 +504,13 @@ def split_rows(
 
 # %% ../nbs/10_train.ipynb #9d39cc7f
 @torch.no_grad()
-def chain_acceptance(
+def chain_hits(
     target, head,      # the pair
     answers, features, # `Answers` and `Features`
     rows,              # greedy rows to measure
     depth:int=6,       # levels
-)->list[float]:        # [depth] share of first choices that are right, of those whose predecessors all were
-    "Conditional acceptance of the head's first choice at each depth, teacher forced."
+)->Tensor:             # [depth, 2] first choices that were right, and those whose predecessors all were
+    "How often the head's first choice is right at each depth, over all places of answers (teacher forced)."
     hits, score = torch.zeros(depth, 2), scorer(target, head.draft_token_ids)
     for row in rows:
         ids, f, start = answers.row(row).to(target.device), features.of([row])[0].to(target.device, target.dtype), int(answers.prompt_lengths[row]) - 1
@@ -522,6 +522,11 @@ def chain_acceptance(
             reached = alive if step == 0 else F.pad(alive, (1, 0))[:-1] & wanted
             alive = reached & right
             hits[step] += torch.stack([alive.sum(), reached.sum()]).cpu()
+    return hits
+
+def chain_acceptance(*args): # as `chain_hits` -> [depth] shares
+    "Conditional acceptance of the head's first choice at each depth, teacher forced."
+    hits = chain_hits(*args)
     return (hits[:, 0] / hits[:, 1].clamp(min=1)).tolist()
 
 # %% ../nbs/10_train.ipynb #ce079395

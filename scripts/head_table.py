@@ -4,7 +4,8 @@
 
 A task is one file; the first turns of its first `limit` questions are answered once for every measure. The oracle is the
 target as its own draft, the most that a head could reach. The chain holds the first choice of each depth. The measure
-whole_vocabulary lets the head score all tokens. Each answer becomes one line of sums in `--out`; a run that was stopped
+whole_vocabulary lets the head score all tokens; places looks at the first choices over all places of the target's greedy answer
+(teacher forced), not only where steps begin. Each answer becomes one line of sums in `--out`; a run that was stopped
 goes on there, if its settings are the same. Oracle records do not depend on the head and may be copied to another file.
 """
 import argparse
@@ -24,13 +25,14 @@ from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
+from eagle2_nb.train import Features, chain_hits, pack_answers
 from eagle2_nb.target import encode_prompt, environment, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 EMBEDDED = Path(eagle2_nb.__file__).parent / "heads" / "smollm2-135m"
 BINS, LARGE = 10, TreeConfig(6, 10, 60)
 MEASURES = {"tau": (LARGE, 0), "small_tree": (TreeConfig(4, 8, 16), 0), "sampled": (LARGE, 1.0), "oracle": (LARGE, 1.0),
-            "chain": (TreeConfig(6, 1, 7), 0), "whole_vocabulary": (LARGE, 0)}  # name -> tree, temperature
+            "chain": (TreeConfig(6, 1, 7), 0), "places": (TreeConfig(4, 8, 16), 0), "whole_vocabulary": (LARGE, 0)}  # name -> tree, temperature
 
 
 class OracleDrafter(Eagle2Drafter):
@@ -100,6 +102,13 @@ def sums(steps, token_ids):
     return record | {"outside": [sum(token in outside for token in new), len(new)]}
 
 
+def places(target, head, ids, new):
+    "First choices that are right, and those whose predecessors all were, over all places of an answer"
+    answer = pack_answers([(ids[0].tolist(), new, True)], target.vocab_size)
+    hits = chain_hits(target, head, answer, Features(target, answer, None, 0), [0])
+    return {f"depth {depth}": row for depth, row in enumerate(hits.tolist(), 1)}
+
+
 def plan(args):
     "Text and settings of every answer, by measure, task and question"
     digest = lambda content: hashlib.sha256(content).hexdigest()[:16]
@@ -152,7 +161,10 @@ def answer_all(args, jobs, pending, records):
         torch.manual_seed(settings["seed"])
         choose, ids = Sampling(MEASURES[measure][1]).choose(), encode_prompt(tokenizer, text)
         steps = list(decode(target, drafters[measure], ids, choose=choose, **common))
-        record = records[key] = dict(measure=measure, task=task, question=i, settings=settings, **sums(steps, head.draft_token_ids), **circumstances(target))
+        found = sums(steps, head.draft_token_ids)
+        if measure == "places":
+            found |= places(target, head, ids, [token for step in steps for token in step.tokens[0]])
+        record = records[key] = dict(measure=measure, task=task, question=i, settings=settings, **found, **circumstances(target))
         if args.out:
             with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
@@ -202,6 +214,7 @@ def print_tables(jobs, records):
     table = Table(jobs, records, "behind it")
     for depth in range(1, 7):
         table.row(f"first choice accepted, depth {depth}", of=["chain"], name=f"depth {depth}")
+        table.row(f"first choice right over all places, depth {depth}", of=["places"], name=f"depth {depth}")
     table.row("calibration error, first choices", of=["tau"], name="first choices", pool=True, form=".3f")
     table.row("tau, T=1, 6/10/60, head", of=["sampled"])
     table.row("tau, T=1, 6/10/60, oracle", of=["oracle"])
