@@ -21,7 +21,7 @@ setup(
     python_requires=f">={settings['min_python']}",
     classifiers=["Programming Language :: Python :: 3", "Framework :: Jupyter", "Intended Audience :: Science/Research"],
     packages=find_packages(include=[settings["lib_path"], settings["lib_path"] + ".*"]),
-    package_data={settings["lib_path"]: ["heads/*/*", "prompts/*"]},
+    package_data={settings["lib_path"]: ["heads/*/*", "heads/*/*/*", "prompts/*"]},
     install_requires=settings["requirements"].split(),
     extras_require={"dev": settings["dev_requirements"].split()},
     entry_points={
