@@ -423,7 +423,9 @@ def make_drafter(
         if small is None: raise ValueError("method: 'small' needs a small model; give the folder of one")
         return SmallModelDrafter(small)
     if method in ('medusa', 'static-fitted') and folder is None: raise ValueError(f"method: {method!r} needs a folder of the head that holds its part; found None")
-    if method == 'medusa': return MedusaDrafter(MedusaHeads.load(Path(folder)/'medusa'), fitted_shape(Path(folder)/'medusa', tree))
+    if method == 'medusa':
+        own = Path(folder)/'medusa'
+        return MedusaDrafter(MedusaHeads.load(own), fitted_shape(own, tree) if (own/'static_tree.json').exists() else EAGLE_STATIC)
     if method == 'chain': return Eagle2Drafter(head, TreeConfig(tree.most_levels, 1, tree.most_levels + 1))
     if method == 'static': return StaticTreeDrafter(head)
     if method == 'static-fitted': return StaticTreeDrafter(head, fitted_shape(folder, tree))

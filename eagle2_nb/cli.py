@@ -206,7 +206,7 @@ def respond(
     legend = 'no drafts' if plain else f"{marked('accepted drafts', True, colours)} are marked"
     show, stream = printer(tokenizer, f'{prompt}\n\n({legend})\n\n', colours)
     report = answer(target, tokenizer, ids, drafter, sampling, seed, max_new_tokens, (lambda *token: None) if as_json else show, against)
-    report |= dict(method=method, tree=asdict(tree) if method.startswith('eagle2') else None, target=path or 'SmolLM2-135M-Instruct (embedded)',
+    report |= dict(method=method, tree=asdict(drafter.config) if method.startswith('eagle2') else None, target=path or 'SmolLM2-135M-Instruct (embedded)',
                    head=None if method in HEADLESS else head_path or 'embedded', **environment(target))
     print(json.dumps(report, ensure_ascii=False) if as_json else stream.rest() + '\n\n' + summary(report))
 
