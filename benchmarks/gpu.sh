@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On a machine with a GPU that has torch, transformers and safetensors and no network; takes less than 8 minutes there.
+# On a machine with a GPU that has torch, transformers and safetensors and no network; meant for less than 8 minutes, not yet timed on one.
 #   python benchmarks/pieces.py split PIECES        first, where the embedded target is: files of less than 60 MB
 #   bash benchmarks/gpu.sh PIECES [DEVICE] [--tiny] there; its output belongs into benchmarks/results/
 set -euo pipefail
