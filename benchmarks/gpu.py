@@ -19,7 +19,7 @@ from eagle2_nb.decode import PlainDrafter, collect, decode, load_costs, measure_
 from eagle2_nb.draft_head import DraftHead
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import Target, environment, load_default
+from eagle2_nb.target import Target, environment, in_words, load_default
 from eagle2_nb.verify import Choose
 
 SHAPE = dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
@@ -87,8 +87,8 @@ def main():
     parser.add_argument("--tiny", action="store_true", help="try the script: a small random target")
     args = parser.parse_args()
     target, tokenizer, head = load_default(torch.bfloat16, args.device)
-    facts, prompts = environment(target), Path(eagle2_nb.__file__).parent / "prompts" / "prompts.jsonl"
-    print(f"{facts['hardware']}, {facts['dtype']}, torch {facts['versions']['torch']}, transformers {facts['versions']['transformers']}\n")
+    prompts = Path(eagle2_nb.__file__).parent / "prompts" / "prompts.jsonl"
+    print(in_words(environment(target)) + "\n")
     for temperature in (0.0, 1.0):
         config = BenchConfig(("eagle2", "static", "pld"), args.limit, temperature, max_new_tokens=64 if args.tiny else 128)
         print(f"Temperature {temperature}\n\n" + markdown_table(bench(target, tokenizer, head, [prompts], config, cost=load_costs(target, head))) + "\n", flush=True)

@@ -41,7 +41,7 @@ def load_pair(
     head,            # a DraftHead, None: the embedded one
     dtype:str,       # a torch dtype's name
     device:str,      # a torch device, or 'auto'
-    pack=False,      # lay the target's matrices out once more; 'auto': where that is possible
+    pack=False,      # lay the target's matrices out once more; None: where that is possible
 ):                   # Target, tokenizer, DraftHead
     "Load the target and put both on the device; raises ValueError or OSError."
     import torch
@@ -49,7 +49,7 @@ def load_pair(
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try: torch.ones(1, device=device).item()
     except Exception as e: raise ValueError(f"--device: {device!r} cannot be used here ({str(e).splitlines()[0][:80]})") from None
-    kind = getattr(torch, dtype)
+    kind, pack = getattr(torch, dtype), 'auto' if pack is None else pack
     if path is None: target, tokenizer, own = load_default(kind, device, pack)
     else: (target, tokenizer), own = load_target(path, kind, device, pack), None
     return target, tokenizer, own if head is None else head.to(device=device, dtype=kind)
@@ -67,7 +67,7 @@ def load_extras(
     from eagle2_nb.decode import load_costs
     from eagle2_nb.target import Target, default_head_folder
     folder = Path(head_path) if head_path else default_head_folder()
-    sized = 'auto' in (tree.depth, tree.total_tokens) and any(method.startswith('eagle2') for method in methods)
+    sized = 'auto' in (tree.depth, tree.total_tokens) and 'eagle2' in methods
     small = Target(load_small_model(folder/'small', target), target.packed) if {'small', 'generate-assisted'} & set(methods) else None
     return dict(cost=load_costs(target, head) if sized else None, small=small, folder=folder)
 
@@ -138,6 +138,7 @@ def summary(
     report:dict, # as `--json` prints it
 )->str:
     "The report in a few lines."
+    from eagle2_nb.target import in_words
     tau, tree = report['tau'], report['tree']
     lines = [f"{report['method']}: {report['new_tokens']} tokens in {report['seconds']['total']:.2f} s, {report['tokens_per_second']:.1f} tokens/s"
              + (f", tau {tau:.2f} tokens per verification step" if tau else '')
@@ -148,7 +149,7 @@ def summary(
                      f"speedup {report['speedup']:.2f} (this one run, prefill included)")
         lines.append('identical ids: yes' if report['identical'] else
                      f"identical ids: NO, first difference at token {d['position']}, where the target's top-2 margin is {d['margin']:.2e}")
-    lines.append(f"{report['dtype']}{', packed' if report['packed'] else ''}, {report['hardware']}, {report['threads']} threads, torch {report['versions']['torch']}, transformers {report['versions']['transformers']}")
+    lines.append(in_words(report))
     return '\n'.join(lines)
 
 # %% ../nbs/15_cli.ipynb #e61b9013
@@ -200,7 +201,7 @@ def respond(
     from eagle2_nb.target import encode_prompt, environment
     head, plain, colours = load_head(head_path, path, method), method == 'ar', sys.stdout.isatty()
     if head is not None: check_tree_config(tree, head, True)   # a tree that the head cannot grow is refused before the target is loaded
-    target, tokenizer, head = load_pair(path, head, dtype, device, 'auto' if pack is None else pack)
+    target, tokenizer, head = load_pair(path, head, dtype, device, pack)
     drafter = make_drafter(method, head, tree, **load_extras(target, head, [method], tree, head_path))
     ids = encode_prompt(tokenizer, prompt, raw).to(target.device)
     legend = 'no drafts' if plain else f"{marked('accepted drafts', True, colours)} are marked"
@@ -290,7 +291,7 @@ def measure(questions, config, tree, path, head_path, dtype, device, pack, to_js
         if file and not Path(file).parent.is_dir(): raise ValueError(f"{name}: the folder of {file} does not exist; make it first")
     files = [Path(file) for file in questions] or [Path(eagle2_nb.__file__).parent/'prompts'/'prompts.jsonl']
     read_tasks(files, None)                                # a file that is none is refused before the target is loaded
-    target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device, 'auto' if pack is None else pack)
+    target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device, pack)
     extras = load_extras(target, head, config.all_methods, tree, head_path)
     with tqdm(unit=' answers', file=sys.stderr) as bar:
         def report(line): bar.update(); bar.set_postfix_str(line)

@@ -7,7 +7,7 @@ __all__ = ['WHEEL', 'GGUF', 'GGUF_SHA256', 'adjust_logits', 'check_rollback', 'a
            'PackedLinear', 'can_pack', 'is_plain', 'packed', 'stamp', 'cache_argument', 'check_features', 'check_tree',
            'check_mode', 'Twin', 'make_twin', 'end_tokens', 'Target', 'scorer', 'cache_folder', 'fetch_gguf', 'quiet',
            'convert_gguf', 'default_model_folder', 'loading', 'load_target', 'default_head_folder', 'load_default',
-           'encode_prompt', 'user_turns', 'read_questions', 'hardware', 'environment']
+           'encode_prompt', 'user_turns', 'read_questions', 'hardware', 'environment', 'in_words']
 
 # %% ../nbs/01_target.ipynb #b9426515
 import copy, gzip, hashlib, importlib.util, inspect, json, os, shutil, subprocess, sys, tempfile, zipfile
@@ -102,6 +102,7 @@ class PackedLinear(nn.Module):
         if torch.is_grad_enabled() or x.dtype != self.weight.dtype: return nn.functional.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, 'none', [], '')
 
+# %% ../nbs/01_target.ipynb #ab4b0023
 def can_pack(device, dtype): # a torch device, a number type
     "Can linear layers be packed there?"
     if torch.device(device).type != 'cpu' or not torch.backends.mkldnn.is_available(): return False
@@ -113,6 +114,7 @@ def is_plain(layer): # a module -> is it a matrix product and nothing else, of a
     touched = layer._forward_hooks or layer._forward_pre_hooks or 'forward' in layer.__dict__
     return not touched and can_pack(layer.weight.device, layer.weight.dtype)
 
+# %% ../nbs/01_target.ipynb #ab4b0025
 def packed(
     module:nn.Module, # on the CPU
 )->nn.Module:
@@ -126,6 +128,7 @@ def packed(
         if is_plain(layer): setattr(twin.get_submodule(above), own, PackedLinear(layer.weight, layer.bias))
     return twin
 
+# %% ../nbs/01_target.ipynb #ab4b0027
 def stamp(tensors): # -> a list that differs once one of them was changed in place or given other values
     "A short description of the state of some tensors."
     return [(t.data_ptr(), t.dtype, None if t.is_inference() else t._version) for t in tensors]
@@ -234,7 +237,8 @@ class Target:
         check_rollback(model); check_mode(model)
         self.model, self.config = model, model.config.get_text_config()
         self.decoder, self.lm_head = model.get_decoder(), model.get_output_embeddings()
-        (self.vocab_size, self.hidden_size), self.device, self.dtype = (weight := self.lm_head.weight).shape, weight.device, weight.dtype
+        self.vocab_size, self.hidden_size = self.lm_head.weight.shape
+        self.device, self.dtype = self.lm_head.weight.device, self.lm_head.weight.dtype
         self.context = getattr(self.config, 'max_position_embeddings', None) or sys.maxsize
         self.cache_name, self.twin = cache_argument(self.decoder), None
         check_features(self)
@@ -259,9 +263,8 @@ class Target:
     )->tuple[Tensor,Tensor]:   # features [B, n, H], logits [B, n or 1, V]
         "One pass through the target: features and logits of every given token."
         if mask is not None and mask.dim() == 4: mask = attention_bias(mask, self.config._attn_implementation, self.dtype)
-        decoder = (self.twin.fresh() if self.twin else self).decoder
         with folding(self.config):
-            features = decoder(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, **{self.cache_name: cache}).last_hidden_state
+            features = (self.twin.fresh() if self.twin else self).decoder(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, **{self.cache_name: cache}).last_hidden_state
         return features, self.logits(features[:, -1:] if last_only else features)
 
 # %% ../nbs/01_target.ipynb #88d78ad8
@@ -460,3 +463,10 @@ def environment(
     versions = dict(eagle2_nb=__version__, python=platform.python_version(), torch=torch.__version__, transformers=transformers.__version__)
     return dict(dtype=str(target.dtype).removeprefix('torch.'), device=str(target.device), hardware=hardware(target.device),
                 threads=torch.get_num_threads(), packed=target.packed, versions=versions)
+
+def in_words(
+    facts, # of `environment`
+)->str:
+    "The same in a line."
+    versions, packed = facts['versions'], ', packed' if facts['packed'] else ''
+    return f"{facts['hardware']}, {facts['threads']} threads, {facts['dtype']}{packed}, torch {versions['torch']}, transformers {versions['transformers']}"

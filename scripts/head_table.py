@@ -26,7 +26,7 @@ from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
 from eagle2_nb.train import Features, chain_hits, pack_answers
-from eagle2_nb.target import encode_prompt, environment, load_default, read_questions
+from eagle2_nb.target import encode_prompt, environment, in_words, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 EMBEDDED = Path(eagle2_nb.__file__).parent / "heads" / "smollm2-135m"
@@ -142,8 +142,7 @@ def read_records(file, jobs):
 def circumstances(target):
     "What the numbers are measured on, and how"
     facts = environment(target)
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if name != "eagle2_nb")
-    return dict(machine=f"{facts['hardware']}, {facts['threads']} threads, {facts['dtype']}{', packed' if facts['packed'] else ''}, {versions}", command=shlex.join(["python", *sys.argv]))
+    return dict(machine=f"{in_words(facts)}, python {facts['versions']['python']}", command=shlex.join(["python", *sys.argv]))
 
 
 def answer_all(args, jobs, pending, records):

@@ -16,7 +16,7 @@ from eagle2_nb.bench import run_own, shuffled
 from eagle2_nb.decode import load_costs
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import encode_prompt, environment, load_default, read_questions
+from eagle2_nb.target import encode_prompt, environment, in_words, load_default, read_questions
 from eagle2_nb.verify import Sampling
 
 FIXED = [TreeConfig(*sizes) for sizes in itertools.product((2, 3, 4, 6), (4, 8), (6, 10, 16, 24))]
@@ -65,9 +65,7 @@ def main():
     show(f"All {len(drafters)} trees, once", all_once)
     finalists = sorted(FIXED, key=lambda tree: -all_once[tree][0])[:5] + AUTOMATIC
     show(f"The fastest again, {args.repeats} times", run(target, {tree: drafters[tree] for tree in finalists}, prompts, sampling, args.max_new_tokens, args.repeats))
-    facts = environment(target)
-    print(f"\n{len(prompts)} prompts, at most {args.max_new_tokens} new tokens, temperature {args.temperature}; {facts['hardware']}, {facts['threads']} threads, {facts['dtype']}"
-          f"{', packed' if facts['packed'] else ''}, torch {facts['versions']['torch']}, transformers {facts['versions']['transformers']}")
+    print(f"\n{len(prompts)} prompts, at most {args.max_new_tokens} new tokens, temperature {args.temperature}; {in_words(environment(target))}")
 
 
 if __name__ == "__main__":
