@@ -50,9 +50,10 @@ def test_the_oracle_is_always_right(pair):
     script("scripts/head_table.py").check_oracle(target, head, torch.tensor([[5, 17, 3, 41]]), [])
 
 
-def test_replayed_acceptances(pair):
-    target, head = pair
-    choose = script("benchmarks/gpu.py").Replay([3, 1, 2])
-    steps = decode(target, Eagle2Drafter(head, TreeConfig(3, 4, 12)), torch.tensor([[5, 17, 3, 41]]), choose=choose, max_new_tokens=25)
+def test_replayed_acceptances():
+    "As long as they were recorded: the tree of the loud draft reaches as deep as it may"
+    gpu, wanted = script("benchmarks/gpu.py"), [7, 1, 2, 5]
+    target, head = gpu.loud_pair(LlamaConfig(**gpu.TINY))
+    steps = decode(target, Eagle2Drafter(head, TreeConfig()), torch.tensor([[5, 17, 3, 41]]), choose=gpu.Replay(wanted), max_new_tokens=1 + 3 * sum(wanted))
     lengths = collect(steps)[1].accept_lengths[0]
-    assert lengths == [3, 1, 2] * 4
+    assert lengths == wanted * 3
