@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['app', 'HEADLESS', 'Method', 'load_head', 'load_pair', 'load_extras', 'TextStream', 'marked', 'run', 'compare',
-           'summary', 'answer', 'printer', 'respond', 'option', 'size', 'generate', 'bench', 'measure', 'teach',
-           'check_numbers', 'check_files', 'fill_in', 'train', 'main']
+           'summary', 'answer', 'printer', 'respond', 'option', 'size', 'save_texts', 'generate_options', 'generate',
+           'Conversation', 'converse', 'chat', 'begin_chat', 'bench', 'measure', 'certify', 'attest', 'doctor',
+           'export', 'teach', 'check_numbers', 'check_files', 'fill_in', 'train', 'main']
 
 # %% ../nbs/15_cli.ipynb #dee4748d
 import json, sys, time
@@ -120,7 +121,7 @@ def compare(
     new:list,  # our new ids
     total:float, # our seconds
     seed:int,
-    **settings,  # sampling, max_new_tokens, stop
+    **settings,  # sampling, max_new_tokens, stop, further options of `generate`
 )->dict:
     "The model's own `generate` with the same settings and seed, timed, and whether the ids are the same."
     import torch
@@ -156,23 +157,24 @@ def summary(
 def answer(
     target, tokenizer, ids, # the `Target`, its tokenizer, [1, L] the prompt
     drafter,                # what drafts
-    sampling, seed, max_new_tokens, # how to choose, and how much
+    seed:int,               # of the random numbers
+    settings:dict,          # sampling, max_new_tokens, stop, and further options of `generate`
     show,                   # (token, was it an accepted draft) -> None
     against:bool,           # also run the model's own `generate`
 )->dict:                    # the measured part of the report
     "Decode one prompt, measured; with `against` also by the model's own `generate`."
     import torch
-    from eagle2_nb.decode import collect, decode, plain_generate
-    settings = dict(max_new_tokens=max_new_tokens, stop=target.stop)
+    from eagle2_nb.decode import collect, decode, plain_generate, plain_settings
+    from eagle2_nb.generate import steps
     collect(decode(target, drafter, ids, max_new_tokens=4))
     if against: plain_generate(target, ids, max_new_tokens=4)
     torch.manual_seed(seed)
-    new, statistics, total = run(decode(target, drafter, ids, choose=sampling.choose(), **settings), show)
+    new, statistics, total = run(steps(target, ids, draft_head=drafter, attention_mask=torch.ones_like(ids), **plain_settings(target, **settings)), show)
     parts = {name: statistics.seconds.get(name, 0.0) for name in ('prefill', 'draft', 'verify', 'choose', 'host')}
     report = dict(text=tokenizer.decode(new, skip_special_tokens=True), token_ids=new, prompt_tokens=ids.shape[1], new_tokens=len(new),
                   tau=statistics.tau, accept_lengths=statistics.accept_lengths.get(0, []), fallbacks=statistics.fallbacks,
                   seconds=parts | dict(total=total), tokens_per_second=len(new) / total)
-    return report | (compare(target, ids, new, total, seed, sampling=sampling, **settings) if against else {})
+    return report | (compare(target, ids, new, total, seed, **settings) if against else {})
 
 # %% ../nbs/15_cli.ipynb #ce8e10ff
 def printer(
@@ -190,9 +192,9 @@ def printer(
 
 # %% ../nbs/15_cli.ipynb #f828e61d
 def respond(
-    prompt:str, tree, sampling, # what to ask, TreeConfig, Sampling
+    prompt:str, tree, settings:dict, # what to ask, TreeConfig, sampling and further options of `generate`
     path, head_path, method, dtype, device, pack, # as the options name them
-    seed:int, max_new_tokens:int, against:bool, raw:bool, as_json:bool,
+    seed:int, against:bool, raw:bool, as_json:bool,
 ):
     "The command `generate` once its options are checked."
     from dataclasses import asdict
@@ -206,7 +208,8 @@ def respond(
     ids = encode_prompt(tokenizer, prompt, raw).to(target.device)
     legend = 'no drafts' if plain else f"{marked('accepted drafts', True, colours)} are marked"
     show, stream = printer(tokenizer, f'{prompt}\n\n({legend})\n\n', colours)
-    report = answer(target, tokenizer, ids, drafter, sampling, seed, max_new_tokens, (lambda *token: None) if as_json else show, against)
+    settings |= dict(stop=target.stop) | (dict(tokenizer=tokenizer) if 'stop_strings' in settings else {})
+    report = answer(target, tokenizer, ids, drafter, seed, settings, (lambda *token: None) if as_json else show, against)
     report |= dict(method=method, tree=asdict(drafter.config) if method.startswith('eagle2') else None, target=path or 'SmolLM2-135M-Instruct (embedded)',
                    head=None if method in HEADLESS else head_path or 'embedded', **environment(target))
     print(json.dumps(report, ensure_ascii=False) if as_json else stream.rest() + '\n\n' + summary(report))
@@ -219,6 +222,26 @@ def size(name, text): # 'auto' or a number, as text -> 'auto' or an integer
     if text == 'auto': return text
     try: return int(text)
     except ValueError: raise ValueError(f"{name}: is {text!r}; expected an integer of at least 1, or auto") from None
+
+def save_texts(*pairs): # (file or None, text)
+    "Write each text whole to its file, if there is one; raises OSError."
+    from pathlib import Path
+    from eagle2_nb.draft_head import write_whole
+    for file, text in pairs:
+        if file: write_whole(Path(file), lambda name: Path(name).write_text(text + '\n', encoding='utf-8'))
+
+def generate_options(
+    pairs:list[str], # texts NAME=VALUE
+)->dict:             # options of `generate`
+    "Options of `generate` from texts, each value as JSON or a plain word; raises ValueError."
+    from transformers import GenerationConfig
+    options, known = {}, {name for name in vars(GenerationConfig()) if not name.startswith('_')}
+    for pair in pairs:
+        name, sign, text = pair.partition('=')
+        if not sign or name not in known: raise ValueError(f"--option: {pair!r}; expected NAME=VALUE with an option of transformers' GenerationConfig, such as min_p=0.05")
+        try: options[name] = json.loads(text)
+        except ValueError: options[name] = text
+    return options
 
 Method = Literal['ar', 'eagle2', 'eagle2-no-value', 'eagle2-no-reranking', 'eagle2-neither', 'chain', 'static', 'static-fitted', 'medusa', 'small', 'pld', 'ngram']
 
@@ -236,6 +259,8 @@ def generate(
     sample_top_k: Annotated[int, option('Sample from the k most likely tokens only, 0: off.', True)] = 0,
     seed: Annotated[int, option('Seed of the random numbers.', True)] = 0,
     max_new_tokens: Annotated[int, option('Length limit of the answer.', True)] = 128,
+    stop: Annotated[list[str], option('Text that ends the answer; may be given several times.')] = (),
+    options: Annotated[list[str], typer.Option('--option', metavar='NAME=VALUE', help='Any other option of generate, e.g. min_p=0.05 or repetition_penalty=1.2.')] = (),
     dtype: Annotated[Literal['float32', 'bfloat16', 'float16'], option('Number type of target and head.', True)] = 'float32',
     device: Annotated[str, option('cpu, cuda, cuda:1 ...; auto: cuda if there is one.', True)] = 'auto',
     pack: Annotated[bool, typer.Option('--pack/--no-pack', help="Keep a second copy of the matrices, laid out for this processor's kernels; default: where it is possible.", show_default=False)] = None,
@@ -248,8 +273,94 @@ def generate(
     from eagle2_nb.verify import Sampling
     if not prompt: raise ValueError('prompt: is empty; give at least one character')
     if max_new_tokens < 1: raise ValueError(f'max_new_tokens: is {max_new_tokens}; expected an integer of at least 1')
-    tree, sampling = TreeConfig(size('depth', depth), top_k, size('total_tokens', total_tokens)), Sampling(temperature, sample_top_k, top_p)
-    respond(prompt, tree, sampling, target, head, method, dtype, device, pack, seed, max_new_tokens, against, raw, as_json)
+    tree = TreeConfig(size('depth', depth), top_k, size('total_tokens', total_tokens))
+    settings = dict(sampling=Sampling(temperature, sample_top_k, top_p), max_new_tokens=max_new_tokens, **generate_options(options)) | (dict(stop_strings=list(stop)) if stop else {})
+    respond(prompt, tree, settings, target, head, method, dtype, device, pack, seed, against, raw, as_json)
+
+# %% ../nbs/15_cli.ipynb #c4a70002
+class Conversation:
+    "Turns of a chat with one cache."
+    def __init__(self, target, tokenizer, drafter, settings, system=None): # `Target`, its tokenizer, who drafts, options of `generate`, system message
+        from eagle2_nb.decode import KVCache
+        self.target, self.tokenizer, self.drafter, self.settings = target, tokenizer, drafter, settings
+        self.turns, self.read = [dict(role='system', content=system)] if system else [], []   # tokens that the cache holds
+        self.cache = KVCache(target.layers, 1, target.device)
+
+    def encode(self): # -> [1, L] token ids of all turns
+        made = self.tokenizer.apply_chat_template(self.turns, add_generation_prompt=True, return_tensors='pt', return_dict=True)
+        return made['input_ids'].to(self.target.device)
+
+    def forget(self, ids): # keep of the cache what the prompt [L] begins with
+        shared = next((i for i, (a, b) in enumerate(zip(self.read, ids)) if a != b), min(len(self.read), len(ids) - 1))
+        if shared < self.cache.base: self.cache.crop(shared)
+
+    def say(self, words, show): # the user's next turn; show(token, was it an accepted draft) -> Statistics, seconds
+        import torch
+        from eagle2_nb.generate import steps
+        self.turns.append(dict(role='user', content=words))
+        ids, new = self.encode(), []
+        self.forget(ids[0].tolist())
+        def keep(token, drafted): new.append(token); show(token, drafted)
+        given = {self.target.cache_name: self.cache}
+        try: _, statistics, seconds = run(steps(self.target, ids, draft_head=self.drafter, attention_mask=torch.ones_like(ids), **self.settings, **given), keep)
+        finally:
+            self.read = (ids[0].tolist() + new)[:self.cache.base]
+            self.turns.append(dict(role='assistant', content=self.tokenizer.decode(new, skip_special_tokens=True)))
+        return statistics, seconds, len(new)
+
+# %% ../nbs/15_cli.ipynb #c4a70006
+def converse(
+    talk,         # `Conversation`
+    colours:bool, # may escape codes be used?
+    lines=None,   # iterator of the user's lines, None: ask for them
+):
+    "Answer line after line."
+    ask = iter(lambda: input('> '), None) if lines is None else iter(lines)
+    fresh = list(talk.turns)
+    while True:
+        try: words = next(ask).strip()
+        except (EOFError, StopIteration, KeyboardInterrupt): return print()
+        if words == '/quit': return
+        if words == '/new': talk.turns = list(fresh); continue
+        if not words: continue
+        show, stream = printer(talk.tokenizer, '', colours)
+        try: statistics, seconds, new = talk.say(words, show)
+        except KeyboardInterrupt: print(stream.rest() + '\n[stopped]'); continue
+        tau = f', tau {statistics.tau:.2f}' if statistics.tau else ''
+        print(stream.rest() + f'\n[{new} tokens, {new / seconds:.1f} tokens/s{tau}]\n', flush=True)
+
+@app.command()
+def chat(
+    target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
+    head: Annotated[str, option('Folder of the draft head; default: the embedded one.')] = None,
+    system: Annotated[str, option('System message.')] = None,
+    temperature: Annotated[float, option('0: greedy.', True)] = 0.0,
+    top_p: Annotated[float, option('Nucleus sampling, 1: off.', True)] = 1.0,
+    seed: Annotated[int, option('Seed of the random numbers.', True)] = 0,
+    max_new_tokens: Annotated[int, option('Length limit of each answer.', True)] = 256,
+    options: Annotated[list[str], typer.Option('--option', metavar='NAME=VALUE', help='Any other option of generate.')] = (),
+    dtype: Annotated[Literal['float32', 'bfloat16', 'float16'], option('Number type of target and head.', True)] = 'float32',
+    device: Annotated[str, option('cpu, cuda, cuda:1 ...; auto: cuda if there is one.', True)] = 'auto',
+    pack: Annotated[bool, typer.Option('--pack/--no-pack', help="Keep a second copy of the matrices, laid out for this processor's kernels; default: where it is possible.", show_default=False)] = None,
+):
+    "Hold a conversation; accepted drafts are marked."
+    from eagle2_nb.verify import Sampling
+    settings = dict(sampling=Sampling(temperature, 0, top_p), max_new_tokens=max_new_tokens, **generate_options(options))
+    begin_chat(load_head(head, target, 'eagle2'), settings, target, dtype, device, pack, seed, system, head)
+
+def begin_chat(head, settings, path, dtype, device, pack, seed, system, head_path): # DraftHead or None, options of `generate`; the rest as the options name them
+    "The command `chat` once its options are checked."
+    import torch
+    from eagle2_nb.decode import load_costs, plain_settings
+    from eagle2_nb.generate import AUTO
+    from eagle2_nb.rerank import Eagle2Drafter
+    target, tokenizer, head = load_pair(path, head, dtype, device, pack)
+    if not tokenizer.chat_template: raise ValueError(f"--target: the tokenizer of {path} has no chat template; use eagle2 generate --raw")
+    torch.manual_seed(seed)
+    talk = Conversation(target, tokenizer, Eagle2Drafter(head, AUTO, load_costs(target, head)), plain_settings(target, stop=target.stop, **settings), system)
+    colours = sys.stdout.isatty()
+    print(f"{marked('accepted drafts', True, colours)} are marked; /new begins anew, /quit leaves\n")
+    converse(talk, colours, None if sys.stdin.isatty() else sys.stdin)
 
 # %% ../nbs/15_cli.ipynb #ab2a0004
 @app.command()
@@ -286,7 +397,6 @@ def measure(questions, config, tree, path, head_path, dtype, device, pack, to_js
     from pathlib import Path
     from tqdm import tqdm
     from eagle2_nb.bench import bench as run_bench, markdown_table, read_tasks
-    from eagle2_nb.draft_head import write_whole
     for name, file in (('--json', to_json), ('--markdown', to_markdown)):
         if file and not Path(file).parent.is_dir(): raise ValueError(f"{name}: the folder of {file} does not exist; make it first")
     files = [Path(file) for file in questions] or [Path(eagle2_nb.__file__).parent/'prompts'/'prompts.jsonl']
@@ -297,8 +407,71 @@ def measure(questions, config, tree, path, head_path, dtype, device, pack, to_js
         def report(line): bar.update(); bar.set_postfix_str(line)
         result = run_bench(target, tokenizer, head, files, config, tree, records=to_json and Path(to_json).with_suffix('.records.jsonl'), report=report, **extras)
     print(markdown_table(result))
-    for file, text in ((to_json, json.dumps(result, indent=1)), (to_markdown, markdown_table(result))):
-        if file: write_whole(Path(file), lambda name: Path(name).write_text(text + '\n', encoding='utf-8'))
+    save_texts((to_json, json.dumps(result, indent=1)), (to_markdown, markdown_table(result)))
+
+# %% ../nbs/15_cli.ipynb #ce270002
+@app.command()
+def certify(
+    target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
+    head: Annotated[str, option('Folder of the draft head or a hub id; default: the embedded one.')] = None,
+    questions: Annotated[str, option('FastChat question file; default: the shipped prompts.')] = None,
+    limit: Annotated[int, option('First prompts of the file.', True)] = 8,
+    max_new_tokens: Annotated[int, option('Length limit of each answer.', True)] = 64,
+    depth: Annotated[int, option('Levels of the draft tree.', True)] = 4,
+    top_k: Annotated[int, option('Nodes grown on each level, and children of each.', True)] = 8,
+    total_tokens: Annotated[int, option('Tokens verified in one pass, the root included.', True)] = 16,
+    seed: Annotated[int, option('Seed of the random numbers.', True)] = 0,
+    dtype: Annotated[Literal['float32', 'bfloat16', 'float16'], option('Number type of target and head.', True)] = 'float32',
+    device: Annotated[str, option('cpu, cuda, cuda:1 ...; auto: cuda if there is one.', True)] = 'auto',
+    to_json: Annotated[str, typer.Option('--json', help='File that receives the certificate as data.')] = None,
+    to_markdown: Annotated[str, typer.Option('--markdown', help='File that receives the page.')] = None,
+):
+    "Check that nothing is lost, and print a certificate; exit status 0 only for PASS."
+    from eagle2_nb.expand import TreeConfig
+    if limit < 1: raise ValueError(f'limit: is {limit}; expected an integer of at least 1')
+    made = attest(load_head(head, target, 'eagle2'), TreeConfig(depth, top_k, total_tokens), questions, limit, target, dtype, device, max_new_tokens, seed)
+    save_texts((to_json, json.dumps(made.data(), indent=1)), (to_markdown, made.markdown()))
+    print(made.markdown())
+    if not made.passed: raise typer.Exit(1)
+
+def attest(head, tree, questions, limit, path, dtype, device, max_new_tokens, seed): # DraftHead or None, TreeConfig; the rest as the options name them
+    "The command `certify` once its options are checked."
+    from eagle2_nb import certify
+    from eagle2_nb.target import read_questions
+    prompts = [question['turns'][0] for question in read_questions(questions)[:limit]]
+    target, tokenizer, head = load_pair(path, head, dtype, device)
+    return certify.certify(target, tokenizer, head, prompts, tree, max_new_tokens=max_new_tokens, seed=seed, report=lambda line: print(line, file=sys.stderr, flush=True))
+
+# %% ../nbs/15_cli.ipynb #d0c70002
+@app.command()
+def doctor(
+    head: Annotated[str, typer.Argument(help='Folder or file of a checkpoint, or a hub id.', show_default=False)],
+    target: Annotated[str, option('The target that it is for, a local folder or a hub id; only its configuration is read.')] = None,
+    as_json: Annotated[bool, typer.Option('--json', help='Print one JSON object.')] = False,
+):
+    "Say what a head checkpoint is, and whether it would load; exit status 0 only if it would."
+    from eagle2_nb.hub import examine
+    report = examine(head, target)
+    print(json.dumps(report.as_dict(), ensure_ascii=False, indent=1) if as_json else report.markdown())
+    if not report.loads or report.fits is False: raise typer.Exit(1)
+
+@app.command()
+def export(
+    head: Annotated[str, typer.Argument(help='Folder of a draft head, or a hub id.', show_default=False)],
+    format: Annotated[Literal['eagle', 'sglang', 'vllm', 'speculators'], option('Who shall read it.')],
+    out: Annotated[str, option('Folder to write; may not exist yet.')],
+    target: Annotated[str, option('The target that it is for, a local folder or a hub id.')] = None,
+    depth: Annotated[int, option('Levels of the draft tree, for the printed command.', True)] = 6,
+    top_k: Annotated[int, option('Nodes grown on each level.', True)] = 10,
+    total_tokens: Annotated[int, option('Tokens verified in one pass, the root included.', True)] = 60,
+):
+    "Write a head for a serving engine, and print the command that serves it."
+    from eagle2_nb.expand import TreeConfig
+    from eagle2_nb.hub import export_head
+    made = export_head(head, format, out, target, TreeConfig(depth, top_k, total_tokens))
+    print(f'{made.folder} written')
+    for note in made.notes: print(f'note: {note}')
+    print(made.command)
 
 # %% ../nbs/15_cli.ipynb #7ea1c0a2
 def teach(

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['CacheLayer', 'KVCache', 'Step', 'conditional_acceptance', 'Statistics', 'PlainDrafter', 'check_inputs', 'until_end',
            'Texts', 'offered', 'walks', 'judge', 'observed', 'observed_prompt', 'logits_at_end', 'prefill', 'Clock',
-           'weigh', 'rounds', 'decode', 'collect', 'plain_generate', 'first_difference', 'measure_costs', 'load_costs']
+           'remember', 'recall', 'weigh', 'rounds', 'decode', 'collect', 'plain_settings', 'plain_generate',
+           'first_difference', 'measure_costs', 'load_costs']
 
 # %% ../nbs/07_decode.ipynb #dc3b48d1
 import hashlib, json, time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -31,7 +33,10 @@ class CacheLayer(CacheLayerMixin):
         super().__init__()
         self.cache, self.buffer = cache, KVBuffer()
 
-    def update(self, key_states, value_states, *args, **kwargs): return self.buffer.write(key_states, value_states, self.cache.base)
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.cache.open: raise ValueError("cache: a KVCache is written by the decode loop only; give the model's own generate a DynamicCache")
+        return self.buffer.write(key_states, value_states, self.cache.base)
+
     def lazy_initialization(self, *args): raise NotImplementedError('a KVCache allocates when it is written')
     def get_mask_sizes(self, query_length): return self.cache.base + query_length, 0
     def get_seq_length(self): return self.cache.base
@@ -43,6 +48,13 @@ class KVCache(Cache):
     def __init__(self, layers:int, batch:int, device): # attention layers, rows
         super().__init__(layers=[CacheLayer(self) for _ in range(layers)])
         self.lengths, self.device = [0]*batch, device      # row b's text stands in the slots below lengths[b]
+        self.keeps, self.memory, self.open = False, None, False   # will it be used again; what the drafter has read; may it be written?
+
+    @contextmanager
+    def writing(self): # for a pass of a `Target`
+        self.open = True
+        try: yield
+        finally: self.open = False
 
     @property
     def base(self): return max(self.lengths)               # first slot that is free in all rows
@@ -58,6 +70,10 @@ class KVCache(Cache):
             to = upload(self.lengths, self.device)[:, None] + torch.arange(width, device=self.device)
             for layer in self.layers: layer.buffer.move(source, to)
         self.lengths = [length + len(path) for length, path in zip(self.lengths, paths)]
+
+    def crop(self, length): # tokens of every text to keep, or minus the number to forget
+        if length < 0: length += self.base
+        self.lengths, self.memory = [min(n, length) for n in self.lengths], None
 
     def keep(self, rows): # list of row indices that stay
         index = upload(rows, self.device)
@@ -173,9 +189,9 @@ def until_end(
 # %% ../nbs/07_decode.ipynb #34fed280
 class Texts:
     "The text of every row so far, and where it must end."
-    def __init__(self, target, ids, mask, max_new_tokens, stop):
+    def __init__(self, target, ids, mask, max_new_tokens, stop, criteria=()): # criteria: for each row further `StoppingCriteria`
         self.starts = check_inputs(target, ids, mask, max_new_tokens)
-        self.stop, self.prompt = set(end_tokens(stop)), ids.shape[1]
+        self.stop, self.criteria, self.prompt = set(end_tokens(stop)), criteria, ids.shape[1]
         self.lengths = [self.prompt - start for start in self.starts]                # tokens of each prompt
         self.reach = [target.context - length + 1 for length in self.lengths]        # tokens until the context is full
         self.limits = [min(max_new_tokens, reach) for reach in self.reach]
@@ -197,11 +213,14 @@ class Texts:
     def budget(self, rows): # most tokens that a step can use: no row needs more, and no node may lie beyond a row's context
         return min(max(self.room(row) for row in rows), min(self.reach[row] - self.count[row] for row in rows))
 
-    def add(self, row, emitted): # tokens -> those that are kept: up to an end token or the limit
+    def halts(self, row, emitted, scores): # does a criterion end the text here? Each is asked, as `generate` does
+        return any([bool(torch.as_tensor(criterion(self.prefix(row, emitted)[None], scores)).all()) for criterion in self.criteria[row]])
+
+    def add(self, row, emitted, halted=False): # tokens -> those that are kept: up to an end token or the limit
         kept, at = until_end(emitted, self.stop)[:self.room(row)], self.prompt + self.count[row]
         self.ids[row, at:at + len(kept)] = upload(kept, self.ids.device)
         self.count[row] += len(kept)
-        self.ended[row] = kept[-1] in self.stop or self.room(row) == 0
+        self.ended[row] = halted or kept[-1] in self.stop or self.room(row) == 0
         return kept
 
 # %% ../nbs/07_decode.ipynb #cdefae20
@@ -210,9 +229,13 @@ def offered(tree, which, nodes): # rows of the tree, a node in each [A] -> [A, n
     rows = upload(which, nodes.device)
     return torch.where((tree.parents[rows] == nodes[:, None]) & tree.valid[rows], tree.tokens[rows], -1)
 
-def walks(tree, logits, choose, rows, texts): # -> for each row: accepted nodes, emitted tokens, were the logits finite
-    "The walk of every row: at once where the choice is an argmax, else level by level."
-    if choose.greedy: return greedy_walk(tree, logits)
+def walks(tree, logits, choose, rows, texts, halted): # halted: a set that receives the rows that a criterion ends -> for each row: accepted nodes, emitted tokens, were the logits finite
+    "The walk of every row: at once where the choice is an argmax and only end tokens end a text, else level by level."
+    if choose.greedy and not texts.criteria: return greedy_walk(tree, logits)
+    def ended(i, emitted):
+        over = texts.halts(rows[i], emitted, choose.so_far(rows[i]))
+        if over: halted.add(rows[i])
+        return over
     def pick(here, which, nodes, emitted):
         own = [rows[i] for i in which]
         prefixes = [texts.prefix(row, tokens) for row, tokens in zip(own, emitted)]
@@ -220,8 +243,8 @@ def walks(tree, logits, choose, rows, texts): # -> for each row: accepted nodes,
         if choose.sees_drafts: return choose.pick(*chosen, offered(tree, which, nodes))
         if tree.q is None or not choose.do_sample: return choose.pick(*chosen)
         drafts = offered(tree, which, nodes)               # one a node: those that were drawn stand in chains
-        return pick_drawn(choose, prefixes, here, tree.q[upload(which, nodes.device), nodes], drafts.amax(1))
-    return walk(tree, logits, pick, texts.stop, [texts.room(row) for row in rows])
+        return pick_drawn(choose, prefixes, here, tree.q[upload(which, nodes.device), nodes], drafts.amax(1), own)
+    return walk(tree, logits, pick, texts.stop, [texts.room(row) for row in rows], ended if texts.criteria else None)
 
 # %% ../nbs/07_decode.ipynb #e02d1a51
 def judge(
@@ -232,11 +255,12 @@ def judge(
     texts:Texts,    # is extended by the emitted tokens
 )->tuple[list,list]: # for each row: accepted nodes; emitted tokens
     "Walk every row and write down what it emits; raises NonFiniteLogits."
-    verdicts = walks(tree, logits, choose, rows, texts)
+    halted = set()
+    verdicts = walks(tree, logits, choose, rows, texts, halted)
     for row, (_, _, sound) in zip(rows, verdicts):
         if not sound: raise NonFiniteLogits(f"target: its logits for row {row} hold NaN or infinity; "
                                             "check the weights, or use a wider dtype than float16")
-    tokens = [texts.add(row, emitted) for row, (_, emitted, _) in zip(rows, verdicts)]
+    tokens = [texts.add(row, emitted, row in halted) for row, (_, emitted, _) in zip(rows, verdicts)]
     if not choose.greedy: choose.release(min((texts.count[row] for row in rows if not texts.ended[row]), default=0))
     return [path[:len(kept)] for (path, _, _), kept in zip(verdicts, tokens)], tokens
 
@@ -256,10 +280,11 @@ def observed(
 # %% ../nbs/07_decode.ipynb #674c53a2
 def observed_prompt(
     texts:Texts,     # prompts, and the first chosen token of each
-    features:Tensor, # [B, L, H] of the prompts, each from its first token on
+    features:Tensor, # [B, L, H] of the prompts, each from its first token on, or from the first that was not yet in the cache
 )->tuple:            # as `observed`, without logits
     "Prompt features with the tokens that follow them."
-    return texts.aligned(after=1), features, texts.lengths
+    known = max(texts.lengths) - features.shape[1]         # tokens that were read before
+    return texts.aligned(after=1)[:, known:], features, [length - known for length in texts.lengths]
 
 # %% ../nbs/07_decode.ipynb #41befc0c
 def logits_at_end(
@@ -275,13 +300,16 @@ def logits_at_end(
 def prefill(
     target,         # the `Target`
     texts:Texts,    # the prompts
-    cache:KVCache,  # empty; is filled
+    cache:KVCache,  # is filled; may hold the beginning of a single prompt
 )->tuple[Tensor,Tensor]: # features [B, L, H], logits [B, 1, V]
-    "Read all prompts: features everywhere, logits at the last position."
-    if cache.base: raise ValueError(f"cache: holds {cache.base} tokens; expected an empty KVCache")
-    features, logits = target.forward(texts.aligned(), cache=cache, last_only=True)
+    "Read all prompts: features of what is read, logits at the last position; raises ValueError for a cache that does not fit."
+    known = cache.base
+    if len(cache.lengths) != len(texts.lengths): raise ValueError(f"cache: has {len(cache.lengths)} rows; expected {len(texts.lengths)}, one for each prompt")
+    if known and len(texts.lengths) > 1: raise ValueError(f"cache: holds {known} tokens; expected an empty KVCache for more than one prompt")
+    if known >= max(texts.lengths): raise ValueError(f"cache: holds {known} tokens, the prompt has {texts.lengths[0]}; expected fewer (crop it first)")
+    features, logits = target.forward(texts.aligned()[:, known:], cache=cache, last_only=True)
     cache.lengths = list(texts.lengths)
-    return features, logits_at_end(target, features, logits, texts.lengths)
+    return features, logits if known else logits_at_end(target, features, logits, texts.lengths)
 
 # %% ../nbs/07_decode.ipynb #35e03e4f
 class Clock:
@@ -291,6 +319,19 @@ class Clock:
     def lap(self, name): # the time since the last lap goes to `name`
         now = time.perf_counter()
         self.seconds[name], self.last = self.seconds.get(name, 0.0) + now - self.last, now
+
+# %% ../nbs/07_decode.ipynb #5a1c7e51
+def remember(drafter, cache, observation): # who drafted, KVCache, what `observe` would take next
+    "Keep with the cache what the drafter has read."
+    drafter.observe(*observation)
+    own = getattr(drafter, 'cache', None)
+    cache.memory = (drafter.head, own) if isinstance(own, DraftCache) else None
+
+def recall(drafter, cache): # as `remember`; the drafter has just been started
+    "Give a drafter back what it read before, if it fits."
+    if not cache.memory or not isinstance(getattr(drafter, 'cache', None), DraftCache): return
+    head, own = cache.memory
+    if head is drafter.head and own.lengths == cache.lengths: drafter.cache = own
 
 # %% ../nbs/07_decode.ipynb #77f1256a
 def weigh(target, tree, cache, choose, rows, texts, clock): # -> tree, features, logits, accepted nodes, emitted tokens
@@ -322,6 +363,7 @@ def rounds(target, drafter, texts:Texts, choose:Choose, cache:KVCache, observati
         observation = observed(path, tokens, features, logits)
         clock.lap('host')
         yield Step(rows, tree, path, tokens, getattr(drafter, 'candidates', None), clock.seconds)
+    if cache.keeps: remember(drafter, cache, observation)
 
 # %% ../nbs/07_decode.ipynb #c344d83b
 @torch.no_grad()
@@ -333,12 +375,14 @@ def decode(
     choose:Choose=None,         # how the target chooses, default: argmax
     max_new_tokens:int=128,     # most tokens to emit for each row
     stop=(),                    # token ids that end a text
-    cache:KVCache=None,         # an empty cache to write into, default: a new one
+    cache:KVCache=None,         # to write into, default: a new one; may hold the beginning of a single prompt
+    criteria=(),                # for each row a list of further `StoppingCriteria` of `transformers`
 )->Iterator[Step]:
     "Speculative decoding (EAGLE-2): yields the prefill's record, then one `Step` a verification; raises ValueError for bad input, NonFiniteLogits."
-    clock, texts, choose = Clock(), Texts(target, ids, attention_mask, max_new_tokens, stop), choose or Choose()
+    clock, texts, choose = Clock(), Texts(target, ids, attention_mask, max_new_tokens, stop, criteria), choose or Choose()
     cache = KVCache(target.layers, len(ids), ids.device) if cache is None else cache
     drafter.start(target, [row[start:] for row, start in zip(ids, texts.starts)])
+    recall(drafter, cache)
     features, logits = prefill(target, texts, cache)
     choose.start(len(ids), logits)
     rows, tree = list(range(len(ids))), DraftTree.root(ids[:, -1])
@@ -361,6 +405,18 @@ def collect(
     return new, statistics
 
 # %% ../nbs/07_decode.ipynb #ff2fcf48
+def plain_settings(
+    target,          # the `Target`
+    sampling:Sampling=Sampling(),
+    max_new_tokens:int=128, # most tokens to emit for each row
+    stop=(),         # token ids that end a text
+    **options,       # further options of `generate`
+)->dict:             # options of `generate`
+    "Exactly these settings in `generate`'s words; what else the model's `generation_config` asks for is left out."
+    own = {name for name in target.model.generation_config.to_diff_dict() if name not in ('transformers_version', 'use_cache', '_from_model_config')}
+    neutral = {name: 1 if name.startswith('num_') else None for name in own}   # its penalties, beams and so on are not asked for here
+    return neutral | dict(max_new_tokens=max_new_tokens, eos_token_id=end_tokens(stop) or None, pad_token_id=0) | sampling.options() | options
+
 def plain_generate(
     target,                     # the `Target`
     ids:Tensor,                 # [B, L] prompts, padded on the left
@@ -370,13 +426,10 @@ def plain_generate(
     stop=(),                    # token ids that end a text
     **options,                  # further options of `generate`
 )->list[list[int]]:             # new token ids of each row, cut after the end token
-    "The model's own `generate` under exactly these settings; what else its `generation_config` asks for is left out."
-    mask, stop = torch.ones_like(ids) if attention_mask is None else attention_mask, end_tokens(stop)
-    own = {name for name in target.model.generation_config.to_diff_dict() if name not in ('transformers_version', 'use_cache', '_from_model_config')}
-    neutral = {name: 1 if name.startswith('num_') else None for name in own}   # its penalties, beams and so on are not asked for here
-    settings = neutral | dict(max_new_tokens=max_new_tokens, eos_token_id=stop or None, pad_token_id=0) | sampling.options() | options
-    out = target.model.generate(ids, attention_mask=mask, **settings)
-    return [until_end(row, stop) for row in out[:, ids.shape[1]:].tolist()]
+    "The model's own `generate` under exactly these settings."
+    mask = torch.ones_like(ids) if attention_mask is None else attention_mask
+    out = target.model.generate(ids, attention_mask=mask, **plain_settings(target, sampling, max_new_tokens, stop, **options))
+    return [until_end(row, end_tokens(stop)) for row in out[:, ids.shape[1]:].tolist()]
 
 # %% ../nbs/07_decode.ipynb #644729f3
 @torch.no_grad()

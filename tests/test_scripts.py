@@ -57,3 +57,10 @@ def test_replayed_acceptances():
     steps = decode(target, Eagle2Drafter(head, TreeConfig()), torch.tensor([[5, 17, 3, 41]]), choose=gpu.Replay(wanted), max_new_tokens=1 + 3 * sum(wanted))
     lengths = collect(steps)[1].accept_lengths[0]
     assert lengths == wanted * 3
+
+
+def test_equal_budget_pools_steps_within_a_task_and_averages_tasks():
+    budget = script("scripts/equal_budget.py")
+    by_task, found = budget.figures({"a": [([2, 4], [1, 2, 3]), ([3], [3])], "b": [([1], [2])]})
+    assert by_task == {"a": [3.0, 2.25], "b": [1.0, 2.0]}
+    assert found == dict(eagle2=2.0, fitted=2.125, ratio=2 / 2.125)
