@@ -390,6 +390,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'eagle2_nb.generate.Chooser.__init__': ('generate.html#chooser.__init__', 'eagle2_nb/generate.py'),
                                     'eagle2_nb.generate.Chooser.blind': ('generate.html#chooser.blind', 'eagle2_nb/generate.py'),
                                     'eagle2_nb.generate.Chooser.of': ('generate.html#chooser.of', 'eagle2_nb/generate.py'),
+                                    'eagle2_nb.generate.Chooser.pick': ('generate.html#chooser.pick', 'eagle2_nb/generate.py'),
                                     'eagle2_nb.generate.Chooser.processed': ('generate.html#chooser.processed', 'eagle2_nb/generate.py'),
                                     'eagle2_nb.generate.Chooser.so_far': ('generate.html#chooser.so_far', 'eagle2_nb/generate.py'),
                                     'eagle2_nb.generate.Eagle2Output': ('generate.html#eagle2output', 'eagle2_nb/generate.py'),

@@ -246,12 +246,14 @@ def watch(
         if verdict: checks[verdict[0]].fail(verdict[1], **where, step=number)
     for number, step in enumerate(decode(target, witness, ids, choose=choose, max_new_tokens=max_new_tokens, stop=target.stop, cache=cache)):
         judge(number - 1, witness.logits)
-        before, text, longest = text, text + step.tokens[0], max(longest, len(step.path[0]))
+        before, text, accepted = text, text + step.tokens[0], len(step.path[0])
+        longest = max(longest, accepted)
         if not sound(): continue
-        in_cache = cache_fault(target, cache, text, len(text) - (step.bonus[0] is not None), checks['cache']) if number <= 2 or number % 8 == 7 else None
-        waiting = partial(judge_step, target, checks, before, step, picks and picks[-step.lengths[0]:], in_cache, number <= 2 or number % 8 == 0)
+        looked = {name: number <= 2 or number % 8 == turn or accepted > checks[name].longest for name, turn in (('nodes', 0), ('cache', 7))}
+        for name in ('tree', 'walk', *(name for name, look in looked.items() if look)): checks[name].longest = max(checks[name].longest, accepted)
+        in_cache = cache_fault(target, cache, text, len(text) - (step.bonus[0] is not None), checks['cache']) if looked['cache'] else None
+        waiting = partial(judge_step, target, checks, before, step, picks and picks[-step.lengths[0]:], in_cache, looked['nodes'])
     judge(number)
-    for check in parts: check.longest = max(check.longest, longest)
     return text[ids.shape[1]:], longest
 
 # %% ../nbs/14_certify.ipynb #7fb3cb94
@@ -400,7 +402,7 @@ def law_bounds(
     temperature:float,
 )->tuple[Tensor,Tensor]: # lowest, highest [texts]
     "Between what the probability of a text must lie."
-    r = torch.tensor(2 * error / temperature).exp().double()
+    r = torch.tensor(min(2 * error / temperature, 300.), dtype=torch.float64).exp()
     return (p / (p + (1 - p) * r)).prod(1) - 1e-9, (p * r / (p * r + 1 - p)).prod(1) + 1e-9
 
 # %% ../nbs/14_certify.ipynb #5ccd307e
@@ -483,8 +485,8 @@ def compare(
     where:dict,        # describes the prompt
 )->bool:               # are they equal
     "Compare a text with generate's, token for token; in half precision a difference must be a tie of rounding."
-    check.examined += len(ours)
     difference = first_difference(target, ids, ours, theirs)
+    check.examined += len(ours) if difference is None else difference['position'] + 1
     if difference is None: return True
     at, pair = difference['position'], difference['token_ids']
     read = readings(target, ids, theirs[:at])

@@ -144,11 +144,12 @@ class KVBuffer:
         return buffer
 
     def move(self, source, to): # slots [B, a] each: entry source[b, j] is copied to slot to[b, j]
+        source, to = (slots.to(self.keys.device) for slots in (source, to))    # a layer may live on a device of its own
         rows = torch.arange(len(to), device=to.device)[:, None]
         for buffer in (self.keys, self.values): buffer[rows, :, to] = buffer[rows, :, source]
 
     def keep(self, rows): # [b] indices of the rows that stay
-        if self.keys is not None: self.keys, self.values = self.keys[rows], self.values[rows]
+        if self.keys is not None: self.keys, self.values = (buffer[rows.to(buffer.device)] for buffer in (self.keys, self.values))
 
 # %% ../nbs/02_draft_head.ipynb #be02ca74
 class DraftAttention(nn.Module):

@@ -42,12 +42,12 @@ def for_row(
     if hasattr(own, 'batch_size'): own.batch_size = 1
     return own
 
-# %% ../nbs/08_generate.ipynb #b8b9883a
+# %% ../nbs/08_generate.ipynb #6572fcd8
 class Chooser(Choose):
     "As `Choose`, for the processors that `generate` has prepared; keeps scores or logits if they are wanted."
-    def __init__(self, processors, do_sample, generator=None, scores=False, logits=False):
+    def __init__(self, processors, do_sample, generator=None, scores=False, logits=False, shared=False): # shared: several processes hold parts of the target, and the first one chooses
         super().__init__(processors, do_sample, generator)
-        self.each, self.greedy = {}, self.greedy and not (scores or logits)                 # row -> `Choose` of that row
+        self.shared, self.each, self.greedy = shared, {}, self.greedy and not (scores or logits)   # row -> `Choose` of that row
         self.scores_of, self.logits_of = {} if scores else None, {} if logits else None      # (row, length of the text before) -> [V]
 
     @property
@@ -62,6 +62,11 @@ class Chooser(Choose):
         for kept, values in ((self.scores_of, scores), (self.logits_of, logits)):
             if kept is not None: kept.update({(row, len(prefix)): value.float().clone() for row, prefix, value in zip(rows, prefixes, values)})
         return scores
+
+    def pick(self, *args): # as `Choose.pick`
+        tokens = super().pick(*args)
+        if self.shared: torch.distributed.broadcast(tokens, 0)
+        return tokens
 
     def so_far(self, row): # -> tuple of [1, V]
         return None if self.scores_of is None else tuple(self.scores_of[key][None] for key in sorted(self.scores_of) if key[0] == row)
@@ -244,7 +249,7 @@ class Outlet:
     def finish(self): # all rows have ended
         self.send(max(map(len, self.new)))
 
-# %% ../nbs/08_generate.ipynb #cfc13c1b
+# %% ../nbs/08_generate.ipynb #ede33926
 class Run:
     "One call, prepared by `generate`: iterate for the loop's steps; raises ValueError for what cannot be honoured."
     def __init__(self, model, target, ids, processors, criteria, config, draft_head, tree, generators, inputs):
@@ -256,8 +261,8 @@ class Run:
         self.given = inputs.get('cache', inputs.get('past_key_values'))
         self.cache, self.pad = take_over(self.given, self.target, len(ids)), config._pad_token_tensor
         if self.cache.base and self.mask is not None: raise ValueError("cache: holds tokens, and the prompt has padding; a used cache goes with a prompt without padding")
-        wanted = [bool(config.return_dict_in_generate and name) for name in (config.output_scores, config.output_logits)]
-        self.choose = Chooser(processors, bool(config.do_sample), generators, *wanted)
+        wanted, shared = [bool(config.return_dict_in_generate and name) for name in (config.output_scores, config.output_logits)], (getattr(model, 'tp_size', None) or 1) > 1
+        self.choose = Chooser(processors, bool(config.do_sample), generators, *wanted, shared)
         own = [[for_row(criterion, row, len(ids)) for criterion in others] for row in range(len(ids))]
         self.steps = decode(self.target, drafter, ids, self.mask, self.choose, limit, stop, self.cache, own if others else ())
 

@@ -111,7 +111,7 @@ def target_facts(
 )->dict:    # name, hidden_size, vocab_size, architectures
     "What a head must fit, from a model's configuration alone; raises ValueError, OSError."
     if isinstance(target, Target):
-        return dict(name=target.model.config._name_or_path or type(target.model).__name__, hidden_size=target.hidden_size,
+        return dict(name=target.model.config._name_or_path or 'TARGET', hidden_size=target.hidden_size,
                     vocab_size=target.vocab_size, architectures=[type(target.model).__name__])
     from transformers import AutoConfig
     try:
