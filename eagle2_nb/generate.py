@@ -249,7 +249,7 @@ class Outlet:
     def finish(self): # all rows have ended
         self.send(max(map(len, self.new)))
 
-# %% ../nbs/08_generate.ipynb #ede33926
+# %% ../nbs/08_generate.ipynb #dbe1e742
 class Run:
     "One call, prepared by `generate`: iterate for the loop's steps; raises ValueError for what cannot be honoured."
     def __init__(self, model, target, ids, processors, criteria, config, draft_head, tree, generators, inputs):
@@ -260,7 +260,8 @@ class Run:
         self.ids, self.config, self.mask, self.statistics = ids, config, inputs.get('attention_mask'), Statistics()
         self.given = inputs.get('cache', inputs.get('past_key_values'))
         self.cache, self.pad = take_over(self.given, self.target, len(ids)), config._pad_token_tensor
-        if self.cache.base and self.mask is not None: raise ValueError("cache: holds tokens, and the prompt has padding; a used cache goes with a prompt without padding")
+        if self.mask is not None and (self.cache.keeps or self.cache.base or getattr(self.given, '_is_user_defined', False)):
+            raise ValueError("attention_mask: has padding, and a cache is given; a cache goes with a prompt without padding")
         wanted, shared = [bool(config.return_dict_in_generate and name) for name in (config.output_scores, config.output_logits)], (getattr(model, 'tp_size', None) or 1) > 1
         self.choose = Chooser(processors, bool(config.do_sample), generators, *wanted, shared)
         own = [[for_row(criterion, row, len(ids)) for criterion in others] for row in range(len(ids))]
