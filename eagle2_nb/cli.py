@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['app', 'HEADLESS', 'Method', 'load_head', 'load_pair', 'load_extras', 'TextStream', 'marked', 'run', 'compare',
            'summary', 'answer', 'printer', 'respond', 'option', 'size', 'save_texts', 'generate_options', 'generate',
-           'Conversation', 'converse', 'chat', 'begin_chat', 'bench', 'measure', 'certify', 'attest', 'doctor',
-           'export', 'teach', 'check_numbers', 'check_files', 'fill_in', 'train', 'main']
+           'Conversation', 'converse', 'chat', 'begin_chat', 'bench', 'measure', 'trace', 'draw_trace', 'certify',
+           'attest', 'doctor', 'export', 'teach', 'check_numbers', 'check_files', 'fill_in', 'train', 'main']
 
 # %% ../nbs/15_cli.ipynb #dee4748d
 import json, sys, time
@@ -408,6 +408,44 @@ def measure(questions, config, tree, path, head_path, dtype, device, pack, to_js
         result = run_bench(target, tokenizer, head, files, config, tree, records=to_json and Path(to_json).with_suffix('.records.jsonl'), report=report, **extras)
     print(markdown_table(result))
     save_texts((to_json, json.dumps(result, indent=1)), (to_markdown, markdown_table(result)))
+
+# %% ../nbs/15_cli.ipynb #7ace0002
+@app.command()
+def trace(
+    prompt: Annotated[str, typer.Argument(help='What to ask.', show_default=False)],
+    out: Annotated[str, option('File to write: a page (.html) or data (.json).')],
+    target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
+    head: Annotated[str, option('Folder of the draft head or a hub id; default: the embedded one.')] = None,
+    method: Annotated[Method, option('Who drafts.', True)] = 'eagle2',
+    depth: Annotated[int, option('Levels of the draft tree.', True)] = 4,
+    top_k: Annotated[int, option('Nodes grown on each level, and children of each.', True)] = 8,
+    total_tokens: Annotated[int, option('Tokens verified in one pass, the root included.', True)] = 16,
+    temperature: Annotated[float, option('0: greedy.', True)] = 0.0,
+    top_p: Annotated[float, option('Nucleus sampling, 1: off.', True)] = 1.0,
+    seed: Annotated[int, option('Seed of the random numbers.', True)] = 0,
+    max_new_tokens: Annotated[int, option('Length limit of the answer.', True)] = 64,
+    raw: Annotated[bool, typer.Option('--raw', help='Do not apply the chat template.')] = False,
+    dtype: Annotated[Literal['float32', 'bfloat16', 'float16'], option('Number type of target and head.', True)] = 'float32',
+    device: Annotated[str, option('cpu, cuda, cuda:1 ...; auto: cuda if there is one.', True)] = 'auto',
+):
+    "Write a decode of PROMPT, step by step, as a page or as data."
+    from pathlib import Path
+    from eagle2_nb.expand import TreeConfig
+    from eagle2_nb.verify import Sampling
+    if not Path(out).parent.is_dir(): raise ValueError(f"--out: the folder of {out} does not exist; make it first")
+    if Path(out).suffix not in ('.html', '.json'): raise ValueError(f"--out: is {out!r}; expected a name that ends in .html or .json")
+    settings = dict(sampling=Sampling(temperature, 0, top_p), max_new_tokens=max_new_tokens, seed=seed, raw=raw)
+    draw_trace(prompt, out, load_head(head, target, method), TreeConfig(depth, top_k, total_tokens), target, head, method, dtype, device, settings)
+
+def draw_trace(prompt, out, head, tree, path, head_path, method, dtype, device, settings): # DraftHead or None, TreeConfig, keyword arguments of `record`; the rest as the options name them
+    "The command `trace` once its options are checked."
+    from eagle2_nb.baselines import make_drafter
+    from eagle2_nb.explorer import record, trace_page
+    target, tokenizer, head = load_pair(path, head, dtype, device)
+    made = record(target, tokenizer, make_drafter(method, head, tree, **load_extras(target, head, [method], tree, head_path)), prompt, tree, **settings)
+    if out.endswith('.json'): made.save(out)
+    else: save_texts((out, trace_page(made)))
+    print(f'{out} written: {len(made.steps)} steps')
 
 # %% ../nbs/15_cli.ipynb #ce270002
 @app.command()

@@ -23,7 +23,7 @@ def execute(path, save):
     "Run one notebook -> did it fail, a line to print"
     notebook, began = nbformat.read(path, as_version=4), time.perf_counter()
     try:
-        NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(NBS)}}).execute()
+        NotebookClient(notebook, timeout=900, kernel_name="python3", store_widget_state=False, resources={"metadata": {"path": str(NBS)}}).execute()
     except CellExecutionError as e:
         return True, f"{path.name}: FAILED\n{str(e)[-3000:]}"
     if save:
