@@ -7,7 +7,7 @@ WORKERS ?= 2
 # named by what it was made from, so that it is made again when that changes, and only then
 STAMP := .venv/installed-$(shell cat settings.ini setup.py pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 
-.PHONY: demo test setup readme notebooks
+.PHONY: demo test setup readme notebooks site
 
 demo: $(STAMP)
 	@$(BIN)/eagle2 generate --compare
@@ -36,3 +36,7 @@ readme: $(STAMP)-dev
 # execute every notebook as a reader would, saving the outputs
 notebooks: $(STAMP)-dev
 	@$(BIN)/python scripts/execute.py --save
+
+# the book as web pages in _site/, every page checked; the last line counts pages and faults
+site: $(STAMP)-dev
+	@$(BIN)/python scripts/site.py

@@ -23,6 +23,11 @@ FIXED = [TreeConfig(*sizes) for sizes in itertools.product((2, 3, 4, 6), (4, 8),
 AUTOMATIC = [TreeConfig("auto", top_k, "auto") for top_k in (4, 8)]
 
 
+def tree_of(text):
+    "depth/top_k/total_tokens"
+    return TreeConfig(*(part if part == "auto" else int(part) for part in text.split("/")))
+
+
 def run(target, drafters, prompts, sampling, tokens, repeats):
     "Tree -> tokens a second and tau"
     records = {}
@@ -42,7 +47,7 @@ def run(target, drafters, prompts, sampling, tokens, repeats):
 def show(title, found):
     "A table, the fastest first"
     print(f"\n{title}\n\n| tree | tokens/s | tau | to the fastest fixed |\n|---|---|---|---|")
-    best = max(speed for tree, (speed, _) in found.items() if tree in FIXED)
+    best = max((speed for tree, (speed, _) in found.items() if "auto" not in str(tree)), default=max(speed for speed, _ in found.values()))
     for tree, (speed, tau) in sorted(found.items(), key=lambda item: -item[1][0]):
         print(f"| {tree} | {speed:.1f} | {tau:.2f} | {speed / best:.3f} |", flush=True)
 
@@ -55,16 +60,19 @@ def main():
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--trees", nargs="+", type=tree_of, help="only these, such as auto/4/auto 3/8/6, in one round")
     args = parser.parse_args()
     target, tokenizer, head = load_default(getattr(torch, args.dtype), pack="auto")
     costs, sampling = load_costs(target, head), Sampling(args.temperature)
     prompts = [encode_prompt(tokenizer, question["turns"][0]) for file in args.files or [None] for question in read_questions(file)[: args.limit]]
-    drafters = {tree: Eagle2Drafter(head, tree, costs) for tree in FIXED + AUTOMATIC}
+    drafters = {tree: Eagle2Drafter(head, tree, costs) for tree in args.trees or FIXED + AUTOMATIC}
     run(target, drafters, prompts[:1], sampling, 8, 1)  # the cost of first calls is nobody's
-    all_once = run(target, drafters, prompts, sampling, args.max_new_tokens, 1)
-    show(f"All {len(drafters)} trees, once", all_once)
-    finalists = sorted(FIXED, key=lambda tree: -all_once[tree][0])[:5] + AUTOMATIC
-    show(f"The fastest again, {args.repeats} times", run(target, {tree: drafters[tree] for tree in finalists}, prompts, sampling, args.max_new_tokens, args.repeats))
+    finalists = args.trees
+    if not finalists:
+        all_once = run(target, drafters, prompts, sampling, args.max_new_tokens, 1)
+        show(f"All {len(drafters)} trees, once", all_once)
+        finalists = sorted(FIXED, key=lambda tree: -all_once[tree][0])[:5] + AUTOMATIC
+    show(f"{'These' if args.trees else 'The fastest again'}, {args.repeats} times", run(target, {tree: drafters[tree] for tree in finalists}, prompts, sampling, args.max_new_tokens, args.repeats))
     print(f"\n{len(prompts)} prompts, at most {args.max_new_tokens} new tokens, temperature {args.temperature}; {in_words(environment(target))}")
 
 
