@@ -9,18 +9,16 @@ the target's LM head, which the draft shares, is made loud; what a pass costs do
 import argparse
 import itertools
 import time
-from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-import eagle2_nb
 from eagle2_nb.bench import BenchConfig, bench, markdown_table
 from eagle2_nb.decode import PlainDrafter, collect, decode, load_costs, measure_costs
 from eagle2_nb.draft_head import DraftHead
 from eagle2_nb.expand import TreeConfig
 from eagle2_nb.rerank import Eagle2Drafter
-from eagle2_nb.target import Target, environment, in_words, load_default
+from eagle2_nb.target import Target, environment, in_words, load_default, shipped_questions
 from eagle2_nb.verify import Choose
 
 SHAPE = dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
@@ -89,15 +87,14 @@ def large(args, lengths, trees, tokens=129):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--limit", type=int, default=8, help="shipped prompts to answer")
+    parser.add_argument("--limit", type=int, default=2, help="shipped prompts of each of six kinds to answer")
     parser.add_argument("--tiny", action="store_true", help="try the script: a small random target")
     args = parser.parse_args()
     target, tokenizer, head = load_default(torch.bfloat16, args.device)
-    prompts = Path(eagle2_nb.__file__).parent / "prompts" / "prompts.jsonl"
     print(in_words(environment(target)) + "\n")
     for temperature in (0.0, 1.0):
         config = BenchConfig(("eagle2", "static", "pld"), args.limit, temperature, max_new_tokens=64 if args.tiny else 128)
-        print(f"Temperature {temperature}\n\n" + markdown_table(bench(target, tokenizer, head, [prompts], config, cost=load_costs(target, head))) + "\n", flush=True)
+        print(f"Temperature {temperature}\n\n" + markdown_table(bench(target, tokenizer, head, shipped_questions(), config, cost=load_costs(target, head))) + "\n", flush=True)
     trees = [TreeConfig(), TreeConfig(4, 8, 16)]
     ids = tokenizer("Explain how rainbows form.", return_tensors="pt").input_ids.to(target.device)
     lengths = {tree: lengths_of(target, head, ids, tree) for tree in trees}

@@ -10,7 +10,7 @@ __all__ = ['EAGLE_STATIC', 'OWN_METHODS', 'RIVAL_SIZE', 'TreeShape', 'shaped_tre
            'read_positions', 'fitted_shape', 'make_drafter']
 
 # %% ../nbs/09_baselines.ipynb #70bdeb3c
-import copy, json
+import copy, json, reprlib
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 from .decode import KVCache, PlainDrafter, logits_at_end
-from .draft_head import at_end, read_checkpoint, slot_mask, upload, write_checkpoint, write_whole
+from .draft_head import at_end, check_ids, check_kinds, read_checkpoint, read_json, slot_mask, some, upload, write_checkpoint, write_whole
 from .expand import TreeConfig, grow_mask
 from .rerank import Eagle2Drafter
 from .target import Target, scorer, stamp
@@ -147,26 +147,31 @@ class MedusaHeads(nn.Module):
         write_checkpoint(folder, self.config | dict(architectures=['MedusaHeads']), self.state_dict())
 
     @classmethod
-    def load(cls, folder): # what `save` wrote; raises ValueError, FileNotFoundError
-        config, weights, file = read_checkpoint(folder)
-        expect(config, file, architectures=['MedusaHeads'])
-        heads = cls(config['hidden_size'], config['medusa_num_heads'])
-        heads.draft_token_ids = weights.get('draft_token_ids')
-        fill(heads, weights, file)
+    def load(cls, folder): # what `save` wrote; raises ValueError, OSError
+        config, headers, file = read_checkpoint(folder, headers=True)
+        expect(config, file, ('medusa_num_heads', len(headers)), architectures=['MedusaHeads'])
+        with torch.device('meta'): heads = cls(config['hidden_size'], config['medusa_num_heads'])
+        heads.draft_token_ids = headers.get('draft_token_ids')
+        check_ids(heads.draft_token_ids, 2**31, file)
+        fill(heads, headers, file)
         return heads.requires_grad_(False).eval()
 
-def expect(config, file, **fields): # of config.json, the file beside it, what it must hold
+def expect(config, file, count, **fields): # of config.json, the file beside it; name and largest value of its number of parts; what it must hold
     "Raise ValueError unless a checkpoint is of the kind and size that is expected."
     for name, value in fields.items():
-        if config.get(name) != value: raise ValueError(f"{file}: {name} is {config.get(name)!r}; expected {value!r}")
-    for name in ('hidden_size', 'medusa_num_heads' if fields['architectures'] == ['MedusaHeads'] else 'num_hidden_layers'):
-        if type(config.get(name)) is not int or config[name] < 1: raise ValueError(f"{file}: {name} is {config.get(name)!r}; expected an integer of at least 1")
+        if config.get(name) != value: raise ValueError(f"{file}: {name} is {reprlib.repr(config.get(name))}; expected {value!r}")
+    for name, most in (('hidden_size', 2**24), count):
+        if type(config.get(name)) is not int or not 1 <= config[name] <= most:
+            raise ValueError(f"{file}: {name} is {reprlib.repr(config.get(name))}; expected an integer from 1 to {most}")
 
-def fill(module, weights, where): # nn.Module, key -> tensor, name for the message
-    "Put weights of a checkpoint into a module, in their number type; raises ValueError for other keys or shapes."
-    shapes = lambda tensors: {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-    if (found := shapes(weights)) != (wanted := shapes(module.state_dict())): raise ValueError(f"{where}: holds {found}; expected {wanted}")
-    module.load_state_dict(weights, assign=True)
+def fill(module, headers, file, convert=lambda weight: weight): # nn.Module; key -> tensor without data, file that holds them; weight -> weight
+    "Put the weights of a checkpoint into a module; raises ValueError for other keys, shapes or number types."
+    found, wanted = ({key: tuple(tensor.shape) for key, tensor in tensors.items()} for tensors in (headers, module.state_dict()))
+    wrong = [f'{key} {found.get(key)} for {wanted.get(key)}' for key in sorted(found.keys() | wanted.keys()) if found.get(key) != wanted.get(key)]
+    if wrong: raise ValueError(f"{file}: has other tensors than config.json asks for: {some(wrong)}")
+    check_kinds(headers, file)
+    module.load_state_dict({key: convert(weight) for key, weight in read_checkpoint(file)[1].items()}, assign=True)
+
 
 # %% ../nbs/09_baselines.ipynb #f79c4967
 class MedusaDrafter(PlainDrafter):
@@ -178,7 +183,9 @@ class MedusaDrafter(PlainDrafter):
         if found != target.hidden_size: raise ValueError(f"heads: they read features of size {found}, the target's have {target.hidden_size}; use heads of this target")
         self.heads.to(target.device, target.dtype)
         pair = target, self.heads, stamp([*self.heads.parameters(), *self.heads.buffers(), target.lm_head.weight])
-        if self.pair != pair: self.pair, self.score, self.layers = pair, scorer(target, self.heads.draft_token_ids), target.prepared(self.heads)
+        if self.pair != pair:
+            check_ids(self.heads.draft_token_ids, target.vocab_size, 'heads')
+            self.pair, self.score, self.layers = pair, scorer(target, self.heads.draft_token_ids), target.prepared(self.heads)
 
     def observe(self, tokens, features, lengths, tree_logits=None):
         super().observe(tokens, features, lengths)
@@ -354,7 +361,7 @@ def new_small_model(
     config = copy.deepcopy(target.model.config)
     config.num_hidden_layers = layers
     if getattr(config, 'layer_types', None): config.layer_types = config.layer_types[:layers]
-    model = AutoModelForCausalLM.from_config(config, dtype=target.dtype).to(target.device)
+    model = AutoModelForCausalLM.from_config(config, dtype=target.dtype, trust_remote_code=False).to(target.device)
     model.set_input_embeddings(target.model.get_input_embeddings())
     model.set_output_embeddings(target.model.get_output_embeddings())
     return model.eval()
@@ -377,16 +384,18 @@ class SmallModel(nn.Module):
     def save(self, folder): # config.json and model.safetensors
         write_checkpoint(folder, self.config, self.decoder.state_dict())
 
-def load_small_model(folder, target:Target): # raises ValueError, FileNotFoundError
+def load_small_model(folder, target:Target): # raises ValueError, OSError
     "A small model that `SmallModel.save` wrote, as a causal LM on the target's embedding and LM head."
-    config, weights, file = read_checkpoint(folder)
-    expect(config, file, architectures=[type(target.model).__name__], hidden_size=target.hidden_size)   # those of the target
+    config, headers, file = read_checkpoint(folder, headers=True)
+    most = target.config.num_hidden_layers                 # a small model has no more layers
+    expect(config, file, ('num_hidden_layers', most), architectures=[type(target.model).__name__], hidden_size=target.hidden_size)
     model = new_small_model(target, config['num_hidden_layers'])
     decoder, embedding = model.get_decoder(), model.get_input_embeddings()
     decoder.set_input_embeddings(nn.Identity())
-    fill(decoder, {name: weight.to(target.device, target.dtype) for name, weight in weights.items()}, file)
+    fill(decoder, headers, file, lambda weight: weight.to(target.device, target.dtype))
     decoder.set_input_embeddings(embedding)
     return model.requires_grad_(False)
+
 
 # %% ../nbs/09_baselines.ipynb #b09a0005
 def write_positions(shape, counts, steps, file): # TreeShape, counts [n - 1], number of steps, final name
@@ -394,11 +403,20 @@ def write_positions(shape, counts, steps, file): # TreeShape, counts [n - 1], nu
     content = dict(steps=steps, positions=[[list(path), count] for path, count in zip(shape.paths, counts.tolist())])
     write_whole(Path(file), lambda name: Path(name).write_text(json.dumps(content), encoding='utf-8'))
 
-def read_positions(file): # -> TreeShape, counts [n - 1]
+def read_positions(file): # -> TreeShape, counts [n - 1]; raises ValueError, OSError
     "What `write_positions` wrote."
-    try: positions = [(path, int(count)) for path, count in json.loads(Path(file).read_text(encoding='utf-8'))['positions']]
-    except (ValueError, KeyError, TypeError): raise ValueError(f"{file}: holds no positions; expected what `write_positions` writes") from None
-    return TreeShape(path for path, _ in positions), torch.tensor([count for _, count in positions])
+    try:
+        held = read_json(file)['positions']
+        counts = {tuple(path): count for path, count in held}
+        if len(counts) < len(held): raise ValueError('a path stands there twice')
+        if not all(type(count) is int and 0 <= count < 2**53 for count in counts.values()): raise ValueError('a count is no number of steps')
+        shape = TreeShape(counts)
+        if max(map(max, counts)) > len(counts): raise ValueError('a rank is larger than the number of positions')
+        if any(counts.get(path[:-1], count) < count for path, count in counts.items()): raise ValueError('a position was accepted more often than its parent')
+    except (KeyError, TypeError): raise ValueError(f"{file}: holds no positions; expected what `write_positions` writes") from None
+    except ValueError as e: raise ValueError(f"{file}: {str(e).removeprefix(f'{file}: ')}; expected what `write_positions` writes") from None
+    return shape, torch.tensor([counts[path] for path in shape.paths])
+
 
 # %% ../nbs/09_baselines.ipynb #c5cab337
 OWN_METHODS = ('ar', 'eagle2', 'eagle2-no-value', 'eagle2-no-reranking', 'eagle2-neither', 'chain', 'static', 'static-fitted', 'medusa', 'small', 'pld', 'ngram')

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['EXTERNAL', 'FAILURES', 'run_own', 'FirstToken', 'run_generate', 'widths', 'isolated', 'sums', 'figures', 'intervals',
            'BenchConfig', 'compiled', 'Runner', 'shuffled', 'key_of', 'answer_once', 'report_differences',
-           'answer_questions', 'per_question', 'with_intervals', 'Summary', 'summarise', 'markdown_table',
+           'answer_questions', 'per_question', 'with_intervals', 'Summary', 'summarise', 'markdown_table', 'is_record',
            'read_records', 'read_tasks', 'bench', 'plot_bench']
 
 # %% ../nbs/11_bench.ipynb #03e4688d
-import hashlib, json, random, time
+import hashlib, json, random, reprlib, time
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ from .baselines import OWN_METHODS, make_drafter
 from .decode import collect, conditional_acceptance, decode, first_difference, load_costs, measure_costs, plain_generate
 from .expand import TreeConfig
 from .rerank import Eagle2Drafter
-from .target import environment, in_words, read_questions
+from .target import environment, in_words, one_line, read_questions
 from .train import encode_turns, fingerprint
 from .verify import Sampling
 
@@ -271,7 +271,7 @@ def markdown_table(result): # what `bench` returns -> text
     cell = lambda f: '-' if 'speedup' not in f else f"{f['speedup']:.2f}" + (f" / {f['tau']:.2f}" if 'tau' in f else '')
     show = lambda f, name: '-' if name not in f else f"{f[name]:.2f} ({f[name + '_ci'][0]:.2f} to {f[name + '_ci'][1]:.2f})"
     def table(title, columns, rows): # -> lines
-        return ['', title, '', f"| method | {' | '.join(columns)} |", '|---' * (len(columns) + 1) + '|', *(f"| {name} | {' | '.join(map(str, cells))} |" for name, cells in rows)]
+        return ['', title, '', f"| method | {' | '.join(map(one_line, columns))} |", '|---' * (len(columns) + 1) + '|', *(f"| {name} | {' | '.join(map(str, cells))} |" for name, cells in rows)]
     names, both = ('speedup', 'speedup_decode', 'tau', 'tokens_per_second', 'speedup_ar', 'limit', 'efficiency', 'host_share', 'same_text'), ('tau', 'speedup_decode')
     lines = table('Speedup over `generate`, prefill included, and tau:', [*tasks, 'mean'], [(method, [cell(tasks[task][method]) for task in tasks] + [cell(mean[method])]) for method in mean])
     lines += table('Means over the tasks, with 95% intervals:', [*names, 'questions', 'failed'], [(method, [show(f, name) for name in names] + [f['questions'], f['failed']]) for method, f in mean.items()])
@@ -279,14 +279,28 @@ def markdown_table(result): # what `bench` returns -> text
     return '\n'.join([*lines[1:], '', f"{in_words(s)}; temperature {s['temperature']}, {s['max_new_tokens']} new tokens, tree {s['tree']}, {s['repeats']} repeat(s)"])
 
 # %% ../nbs/11_bench.ipynb #b11a0014
+def is_record(record): # -> bool
+    "Is it what `answer_once` keeps?"
+    number, count = lambda x: type(x) in (int, float) and 0 <= x < 1e9, lambda x: type(x) is int and 0 <= x < 2**31
+    numbers = lambda kind, held, names: all(kind(held.get(name)) for name in names)
+    if not isinstance(record, dict) or not numbers(lambda name: isinstance(name, str), record, ('task', 'method')) or not numbers(count, record, ('question', 'turn', 'repeat')): return False
+    if isinstance(record.get('error'), str): return True
+    row = lambda x: isinstance(x, list) and all(map(count, x))
+    if not row(record.get('tokens')) or not numbers(number, record, ('seconds', 'prefill', 'first')) or not record['seconds']: return False
+    if 'sizes' not in record: return True                  # of `generate`
+    parts, told = record.get('parts'), record.get('isolated')
+    return numbers(row, record, ('lengths', 'sizes', 'accepted', 'levels', 'depths')) and isinstance(parts, dict) and 'isolated' in record and numbers(number, parts, ('draft', 'verify', 'choose', 'host')) and (told is None or number(told))
+
 def read_records(file, settings): # JSON Lines file, settings of this run -> key -> record
-    "What a run that was stopped has done; raises ValueError if it had other settings."
+    "What a run that was stopped has done; raises ValueError if it had other settings, or for a line that is damaged, OSError."
     done = {}
-    for number, line in enumerate(Path(file).read_text(encoding='utf-8').splitlines() if Path(file).exists() else [], 1):
+    for number, line in enumerate(Path(file).read_text(encoding='utf-8', errors='replace').split('\n') if Path(file).exists() else [], 1):
+        if not line: continue
         try: record = json.loads(line)
-        except ValueError: raise ValueError(f"records: {file}, line {number} is no whole record, perhaps of a run that was stopped; delete this line") from None
-        found = record.pop('settings')
-        differ = [f"{name} is {found.get(name)!r}, now {value!r}" for name, value in settings.items() if found.get(name) != value]
+        except (ValueError, RecursionError): record = None
+        found = record.pop('settings', None) if isinstance(record, dict) else None
+        if not isinstance(found, dict) or not is_record(record): raise ValueError(f"records: {file}, line {number} is no whole record, perhaps of a run that was stopped; delete this line")
+        differ = [f"{name} is {reprlib.repr(found.get(name))}, now {value!r}" for name, value in settings.items() if found.get(name) != value]
         if differ: raise ValueError(f"records: {file}, line {number}: {'; '.join(differ)}; use the same settings or another file")
         if 'error' not in record: done[key_of(record)] = record     # what failed is tried again
     return done
@@ -316,8 +330,8 @@ def bench(
     settings = asdict(config) | dict(methods=list(config.methods), tree=str(tree), target=fingerprint(target), head=fingerprint(head),
                                      questions=hashlib.sha256(json.dumps(tasks).encode()).hexdigest()[:16]) | environment(target)
     done = read_records(records, settings) if records else {}
-    runner = Runner(target, head, config, tree, cost, small, folder)
-    for method, question in ((method, question) for question in next(iter(tasks.values()))[:2] for method in config.all_methods):   # the cost of first calls is nobody's
+    runner, wanted = Runner(target, head, config, tree, cost, small, folder), config.repeats * len(config.all_methods) * sum(len(q['turns']) for questions in tasks.values() for q in questions)
+    for method, question in ((method, question) for question in next(iter(tasks.values()))[:2] for method in config.all_methods if len(done) < wanted):   # the cost of first calls is nobody's
         ids = torch.tensor([encode_turns(tokenizer, question['turns'][:1], [])], device=target.device)
         try: runner(method, ids, config.max_new_tokens if method == 'generate-static' else 8)
         except FAILURES: pass                              # will be counted where it counts

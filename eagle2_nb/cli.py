@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['app', 'HEADLESS', 'Method', 'load_head', 'load_pair', 'load_extras', 'TextStream', 'marked', 'run', 'compare',
            'summary', 'answer', 'printer', 'respond', 'option', 'size', 'save_texts', 'generate_options', 'generate',
-           'Conversation', 'converse', 'chat', 'begin_chat', 'bench', 'measure', 'trace', 'draw_trace', 'certify',
-           'attest', 'doctor', 'export', 'teach', 'check_numbers', 'check_files', 'fill_in', 'train', 'main']
+           'Conversation', 'converse', 'chat', 'begin_chat', 'bench', 'measure', 'trace', 'draw_trace', 'experiments',
+           'redo', 'certify', 'attest', 'doctor', 'export', 'teach', 'check_numbers', 'check_files', 'fill_in', 'train',
+           'main']
 
 # %% ../nbs/15_cli.ipynb #dee4748d
 import json, sys, time
@@ -365,9 +366,9 @@ def begin_chat(head, settings, path, dtype, device, pack, seed, system, head_pat
 # %% ../nbs/15_cli.ipynb #ab2a0004
 @app.command()
 def bench(
-    questions: Annotated[list[str], option('FastChat question file; may be given several times. Default: the shipped prompts.')] = (),
+    questions: Annotated[list[str], option('FastChat question file; may be given several times. Default: the 60 shipped prompts, six files of ten.')] = (),
     methods: Annotated[str, option('Names, separated by commas; generate and ar always run.', True)] = 'eagle2',
-    limit: Annotated[int, option('First questions of each file; default: all.')] = None,
+    limit: Annotated[int, option('First questions of each file, e.g. 2; default: all.')] = None,
     temperature: Annotated[float, option('0: greedy.', True)] = 0.0,
     top_p: Annotated[float, option('Nucleus sampling, 1: off.', True)] = 1.0,
     max_new_tokens: Annotated[int, option('Length limit of each answer.', True)] = 128,
@@ -393,13 +394,13 @@ def bench(
 
 def measure(questions, config, tree, path, head_path, dtype, device, pack, to_json, to_markdown): # as the options name them; BenchConfig, TreeConfig
     "The command `bench` once its options are checked."
-    import eagle2_nb
     from pathlib import Path
     from tqdm import tqdm
     from eagle2_nb.bench import bench as run_bench, markdown_table, read_tasks
+    from eagle2_nb.target import shipped_questions
     for name, file in (('--json', to_json), ('--markdown', to_markdown)):
         if file and not Path(file).parent.is_dir(): raise ValueError(f"{name}: the folder of {file} does not exist; make it first")
-    files = [Path(file) for file in questions] or [Path(eagle2_nb.__file__).parent/'prompts'/'prompts.jsonl']
+    files = [Path(file) for file in questions] or shipped_questions()
     read_tasks(files, None)                                # a file that is none is refused before the target is loaded
     target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device, pack)
     extras = load_extras(target, head, config.all_methods, tree, head_path)
@@ -447,12 +448,51 @@ def draw_trace(prompt, out, head, tree, path, head_path, method, dtype, device, 
     else: save_texts((out, trace_page(made)))
     print(f'{out} written: {len(made.steps)} steps')
 
+# %% ../nbs/15_cli.ipynb #ee120002
+@app.command()
+def experiments(
+    out: Annotated[str, option('Folder for report, tables, figures and records, where a stopped run goes on.')],
+    questions: Annotated[list[str], option('FastChat question files, or folders of them; may be given several times. Default: EAGLE2_QUESTIONS, else the shipped prompts.')] = (),
+    only: Annotated[str, option('Names of experiments, separated by commas; default: all.')] = '',
+    limit: Annotated[int, option('First questions of each file.', True)] = 8,
+    timed: Annotated[int, option('Questions of each file whose times the ablation and the sweep take.', True)] = 1,
+    max_new_tokens: Annotated[int, option('Length limit of each answer.', True)] = 128,
+    depth: Annotated[int, option('Levels of the tree at which methods are compared.', True)] = 4,
+    top_k: Annotated[int, option('Nodes grown on each level, and children of each.', True)] = 8,
+    total_tokens: Annotated[int, option('Tokens verified in one pass, the root included.', True)] = 16,
+    seed: Annotated[int, option('Seed of the random numbers.', True)] = 0,
+    target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
+    head: Annotated[str, option('Folder of the draft head; default: the embedded one.')] = None,
+    dtype: Annotated[Literal['float32', 'bfloat16', 'float16'], option('Number type of target and head.', True)] = 'float32',
+    device: Annotated[str, option('cpu, cuda, cuda:1 ...; auto: cuda if there is one.', True)] = 'auto',
+    pack: Annotated[bool, typer.Option('--pack/--no-pack', help="Keep a second copy of the matrices, laid out for this processor's kernels; default: where it is possible.", show_default=False)] = None,
+):
+    "Redo the paper's figures and tables on a pair."
+    from eagle2_nb.expand import TreeConfig
+    from eagle2_nb.experiments import ExperimentConfig, check_names, question_files
+    config = ExperimentConfig(limit, timed, max_new_tokens, TreeConfig(depth, top_k, total_tokens), seed)
+    redo(question_files(questions), out, check_names(only.split(',')), config, target, head, dtype, device, pack)
+
+def redo(files, out, only, config, path, head_path, dtype, device, pack): # question files, folder, names, ExperimentConfig; the rest as the options name them
+    "The command `experiments` once its options are checked."
+    from pathlib import Path
+    from tqdm import tqdm
+    from eagle2_nb.experiments import AUTOMATIC, Lab, run_experiments
+    from eagle2_nb.target import default_head_folder
+    target, tokenizer, head = load_pair(path, load_head(head_path, path, 'eagle2'), dtype, device, pack)
+    has_small = (Path(head_path or default_head_folder())/'small').is_dir()
+    extras = load_extras(target, head, ['eagle2', *(['small'] if has_small else [])], AUTOMATIC, head_path)
+    with tqdm(total=len(only), unit=' experiments', file=sys.stderr) as bar:
+        found = run_experiments(Lab(target, tokenizer, head, files, out, config, report=bar.set_postfix_str, **extras), only, lambda name: bar.update())
+    for finding in found.values(): print(finding.markdown(pictures=False))
+    print(f'{out}/report.md written')
+
 # %% ../nbs/15_cli.ipynb #ce270002
 @app.command()
 def certify(
     target: Annotated[str, option('Target model, a local folder or a hub id; default: the embedded SmolLM2-135M-Instruct.')] = None,
     head: Annotated[str, option('Folder of the draft head or a hub id; default: the embedded one.')] = None,
-    questions: Annotated[str, option('FastChat question file; default: the shipped prompts.')] = None,
+    questions: Annotated[str, option('FastChat question file; default: the first two shipped prompts of each of six kinds.')] = None,
     limit: Annotated[int, option('First prompts of the file.', True)] = 8,
     max_new_tokens: Annotated[int, option('Length limit of each answer.', True)] = 64,
     depth: Annotated[int, option('Levels of the draft tree.', True)] = 4,
@@ -616,5 +656,6 @@ def main(
     except typer.TyperException as e: message = e.format_message()
     except (ValueError, OSError, FloatingPointError) as e: message = str(e)
     except (typer.Abort, KeyboardInterrupt): sys.exit(130)
-    print('eagle2:', ' '.join(message.split()), file=sys.stderr)
+    printable = ''.join(letter if letter.isprintable() else ' ' for letter in message)    # nothing that a terminal would obey
+    print('eagle2:', ' '.join(printable.split())[:2000], file=sys.stderr)
     sys.exit(2)

@@ -6,7 +6,7 @@
 __all__ = ['CacheLayer', 'KVCache', 'Step', 'conditional_acceptance', 'Statistics', 'PlainDrafter', 'check_inputs', 'until_end',
            'Texts', 'offered', 'walks', 'judge', 'observed', 'observed_prompt', 'logits_at_end', 'prefill', 'Clock',
            'remember', 'recall', 'weigh', 'rounds', 'decode', 'collect', 'plain_settings', 'plain_generate',
-           'first_difference', 'measure_costs', 'load_costs']
+           'first_difference', 'measure_costs', 'read_costs', 'load_costs']
 
 # %% ../nbs/07_decode.ipynb #dc3b48d1
 import hashlib, json, time
@@ -19,7 +19,7 @@ from statistics import median
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
-from .draft_head import DraftCache, KVBuffer, at_end, upload, write_whole
+from .draft_head import DraftCache, KVBuffer, at_end, read_json, upload, write_whole
 from .rerank import CostModel
 from .target import cache_folder, end_tokens, environment, scorer
 from .value import DraftTree, child_log_values
@@ -479,16 +479,28 @@ def measure_costs(
     return CostModel(contexts, tuple(sizes), table('verify'), table('draft'))
 
 # %% ../nbs/07_decode.ipynb #ab1f0004
+def read_costs(
+    file:Path, # in which `load_costs` keeps them
+)->CostModel:
+    "Costs that were measured before; raises ValueError for a damaged file, OSError."
+    fields, positive = read_json(file), lambda row: all(type(cell) in (int, float) and 0 < cell < 1e9 for cell in row)
+    try:
+        cost = CostModel(**{name: tuple(map(tuple, value)) if name in ('verify', 'draft') else tuple(value) for name, value in fields.items()})
+        counts = [len(cost.contexts), len(cost.verify), len(cost.draft), *(len(cost.sizes) + 2 - len(row) for row in (*cost.verify, *cost.draft))]
+        whole = all(map(positive, (cost.contexts, cost.sizes, *cost.verify, *cost.draft))) and cost.contexts[0] < cost.contexts[1]
+        if whole and set(counts) == {2} and cost.sizes[0] == 1 and all(a < b for a, b in zip(cost.sizes, cost.sizes[1:])): return cost
+    except (IndexError, TypeError): pass
+    raise ValueError(f"{file}: holds no costs; delete it, and they are measured again")
+
 def load_costs(
     target, head, # the `Target` and its draft head
 )->CostModel:
-    "The costs that were measured for this pair on this machine, measured now if they were not."
+    "The costs that were measured for this pair on this machine, measured now if they were not, or if the file that keeps them is damaged."
     facts = environment(target) | dict(model=target.config.to_dict(), attention=target.config._attn_implementation, head=asdict(head.config))
     name = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     file = cache_folder()/'costs'/f'{name}.json'
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        costs = measure_costs(target, head)
-        write_whole(file, lambda name: Path(name).write_text(json.dumps(asdict(costs)), encoding='utf-8'))
-    fields = json.loads(file.read_text(encoding='utf-8'))
-    return CostModel(**{name: tuple(map(tuple, value)) if name in ('verify', 'draft') else tuple(value) for name, value in fields.items()})
+    try: return read_costs(file)
+    except (FileNotFoundError, ValueError): costs = measure_costs(target, head)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, lambda name: Path(name).write_text(json.dumps(asdict(costs)), encoding='utf-8'))
+    return read_costs(file)

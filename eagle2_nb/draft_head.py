@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['SIZES', 'SCALED_BASE', 'OWN_EMBEDDING', 'WEIGHTS', 'DraftHeadConfig', 'check_config', 'read_rope', 'config_from_dict',
            'rotate', 'rope', 'KVBuffer', 'DraftAttention', 'DraftLayer', 'DraftHead', 'config_for', 'slot_mask',
-           'upload', 'at_end', 'DraftCache', 'foreign_kind', 'expected_shapes', 'check_shapes', 'check_types',
-           'read_safetensors', 'read_pickle', 'fetch', 'locate', 'read_json', 'shards', 'read_checkpoint', 'load_head',
-           'fill_head', 'write_whole', 'write_checkpoint', 'published_fields', 'save_head', 'check_fit']
+           'upload', 'at_end', 'DraftCache', 'foreign_kind', 'some', 'expected_shapes', 'check_shapes', 'check_kinds',
+           'check_ids', 'check_types', 'read_safetensors', 'check_bulk', 'unpacked', 'read_pickle', 'fetch',
+           'check_inside', 'locate', 'read_json', 'shards', 'read_checkpoint', 'load_head', 'fill_head', 'write_whole',
+           'write_checkpoint', 'published_fields', 'save_head', 'check_fit']
 
 # %% ../nbs/02_draft_head.ipynb #2466f56d
-import json, os, re, tempfile, zipfile
+import json, os, re, reprlib, tempfile, warnings, zipfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -45,15 +46,15 @@ def check_config(
     "Raise ValueError naming the field, the value found and what would be right."
     for name in SIZES:
         if d.get(name) is not None and not (type(d[name]) is int and 1 <= d[name] < 2**31):
-            raise ValueError(f"config.json: {name} is {d[name]!r}; expected an integer of at least 1")
+            raise ValueError(f"config.json: {name} is {reprlib.repr(d[name])}; expected an integer of at least 1")
     for name in ('rms_norm_eps', 'rope_theta'):
         if name in d and not (type(d[name]) in (int, float) and 0 < d[name] < 1e30):
-            raise ValueError(f"config.json: {name} is {d[name]!r}; expected a positive number")
+            raise ValueError(f"config.json: {name} is {reprlib.repr(d[name])}; expected a positive number")
     for name in ('bias', 'qkv_bias'):
-        if name in d and type(d[name]) is not bool: raise ValueError(f"config.json: {name} is {d[name]!r}; expected true or false")
+        if name in d and type(d[name]) is not bool: raise ValueError(f"config.json: {name} is {reprlib.repr(d[name])}; expected true or false")
     for name, right in (('num_hidden_layers', 1), ('hidden_act', 'silu')):
         if name in d and (type(d[name]), d[name]) != (type(right), right):
-            raise ValueError(f"config.json: {name} is {d[name]!r}; an EAGLE head has {right!r}")
+            raise ValueError(f"config.json: {name} is {reprlib.repr(d[name])}; an EAGLE head has {right!r}")
 
 # %% ../nbs/02_draft_head.ipynb #7a10c0df
 SCALED_BASE = 10000.0 # of the frequencies, wherever the official code scales
@@ -70,7 +71,7 @@ def read_rope(
         factor = rope.get('factor') if kind in ('linear', 'dynamic') else None
         known = factor is None or not set(rope) - {'rope_type', 'type', 'factor', 'rope_theta'} and rope.get('rope_theta', SCALED_BASE) == SCALED_BASE
         if type(factor) not in (int, float) or not 1 <= factor < 1e6 or not known:
-            raise ValueError(f"config.json: {name} is {d[name]!r}; supported is plain RoPE (null), or the types linear and dynamic "
+            raise ValueError(f"config.json: {name} is {reprlib.repr(d[name])}; supported is plain RoPE (null), or the types linear and dynamic "
                              f"with a factor of at least 1 and the base {SCALED_BASE:.0f}")
         found.append(dict(type=kind, factor=float(factor)))
     if len(found) == 2 and found[0] != found[1]: raise ValueError(f"config.json: rope_scaling {found[0]} contradicts rope_parameters {found[1]}")
@@ -87,6 +88,7 @@ def config_from_dict(
     d = {name: value for name, value in d.items() if value is not None}
     d['rope_scaling'] = read_rope(d)
     d.setdefault('rope_theta', (d.get('rope_parameters') or {}).get('rope_theta', 10000.0))
+    d['rope_theta'] = float(d['rope_theta']) if type(d['rope_theta']) is int else d['rope_theta']
     d.setdefault('num_key_value_heads', d['num_attention_heads'])
     d.setdefault('head_dim', d['hidden_size'] // d['num_attention_heads'])
     check_config(d)
@@ -302,6 +304,11 @@ def foreign_kind(
 # %% ../nbs/02_draft_head.ipynb #95c00714
 OWN_EMBEDDING = 'embed_tokens.weight' # may be there or not
 
+def some(names, limit=4): # strings -> the first few, and how many more
+    "A list in a few words, without signs that a terminal would obey."
+    names = [''.join(letter if letter.isprintable() else '?' for letter in name[:80]) for name in names]
+    return ', '.join(names[:limit]) + (f' and {len(names) - limit} more' if len(names) > limit else '') if names else 'none'
+
 def expected_shapes(
     config:DraftHeadConfig, # from a config.json
     where,                  # file, for the message
@@ -322,24 +329,38 @@ def check_shapes(
     missing, extra = sorted(set(expected) - set(shapes)), sorted(set(shapes) - set(expected) - {OWN_EMBEDDING})
     if missing or extra:
         raise ValueError(f"{where}: keys do not fit an EAGLE head with bias={config.bias}, qkv_bias={config.qkv_bias}; "
-                         f"missing {missing}, unexpected {extra}")
+                         f"missing: {some(missing)}; unexpected: {some(extra)}")
     for key, shape in shapes.items():
         wanted = expected.get(key, (config.vocab_size, config.hidden_size))
         if tuple(shape) != wanted: raise ValueError(f"{where}: {key} has shape {tuple(shape)}, config.json asks for {wanted}")
 
 # %% ../nbs/02_draft_head.ipynb #7a10c0ec
+def check_kinds(
+    weights:dict, # key -> tensor
+    where,        # file, for the message
+):
+    "Raise ValueError unless all weights have one floating point type."
+    kinds = {w.dtype for key, w in weights.items() if key != 'draft_token_ids'}
+    if len(kinds) > 1 or not kinds <= {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
+        raise ValueError(f"{where}: weights are {sorted(map(str, kinds))}; expected one of float16, bfloat16, float32, float64 for all")
+
+def check_ids(
+    ids:Tensor,     # [R] token ids that a draft scores, or None: all
+    vocab_size:int, # the target's
+    where,          # file, for the message
+):
+    "Raise ValueError unless a reduced vocabulary names distinct tokens."
+    if ids is not None and (ids.dtype != torch.int64 or ids.dim() != 1 or not len(ids) or ids.min() < 0 or ids.max() >= vocab_size or len(ids.unique()) != len(ids)):
+        raise ValueError(f"{where}: draft_token_ids must be distinct int64 token ids from 0 to {vocab_size - 1}")
+
 def check_types(
     weights:dict,           # key -> tensor; only `draft_token_ids` needs values
     config:DraftHeadConfig, # from its config.json
     where,                  # file, for the message
 ):
     "Raise ValueError unless all weights have one floating point type and the reduced vocabulary names distinct tokens."
-    kinds = {w.dtype for key, w in weights.items() if key != 'draft_token_ids'}
-    if len(kinds) > 1 or not kinds <= {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
-        raise ValueError(f"{where}: weights are {sorted(map(str, kinds))}; expected one of float16, bfloat16, float32, float64 for all")
-    ids = weights.get('draft_token_ids')
-    if ids is not None and (ids.dtype != torch.int64 or ids.min() < 0 or ids.max() >= config.vocab_size or ids.unique().numel() != ids.numel()):
-        raise ValueError(f"{where}: draft_token_ids must be distinct int64 token ids from 0 to {config.vocab_size - 1}")
+    check_kinds(weights, where)
+    check_ids(weights.get('draft_token_ids'), config.vocab_size, where)
 
 # %% ../nbs/02_draft_head.ipynb #7a10c0ee
 def read_safetensors(
@@ -354,9 +375,21 @@ def read_safetensors(
         with safe_open(file, 'pt') as opened:
             whole = {key for key in opened.keys() if not headers or key == 'draft_token_ids'}
             return {key: opened.get_tensor(key) if key in whole else header(opened.get_slice(key)) for key in opened.keys()}
-    except SafetensorError as e: raise ValueError(f"{file}: damaged or no safetensors file ({e})") from None
+    except SafetensorError as e: raise ValueError(f"{file}: damaged or no safetensors file ({str(e)[:200]})") from None
 
 # %% ../nbs/02_draft_head.ipynb #7a10c0ef
+def check_bulk(
+    file:Path, # that `torch.save` wrote
+    bulk:int,  # bytes that its contents would take
+):
+    "Raise TypeError for contents larger than the file: `torch.save` neither compresses nor repeats."
+    if bulk > file.stat().st_size: raise TypeError(f'it has {file.stat().st_size} bytes, its contents would have {bulk}')
+
+def unpacked(file): # -> bytes of what a zip holds, 0 for a file that is none
+    "The size that a file would unpack to."
+    if not zipfile.is_zipfile(file): return 0
+    with zipfile.ZipFile(file) as held: return sum(part.file_size for part in held.infolist())
+
 def read_pickle(
     file:Path,    # to read
     headers:bool, # shapes and types only, but `draft_token_ids` whole
@@ -364,12 +397,15 @@ def read_pickle(
     "Tensors of a file that `torch.save` wrote, none of its code run; raises ValueError for one that is damaged or holds anything else."
     def plain(key, held): return isinstance(key, str) and type(held) in (Tensor, nn.Parameter) and held.layout == torch.strided and held.device.type == 'cpu'
     try:
-        held = torch.load(file, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(file))
+        check_bulk(file, unpacked(file))
+        with warnings.catch_warnings(action='ignore'): held = torch.load(file, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(file))
         if not isinstance(held, dict) or not all(plain(*item) for item in held.items()): raise TypeError('it is no dictionary of plain tensors')
-        def take(key, w): return torch.empty(w.shape, dtype=w.dtype, device='meta') if headers and key != 'draft_token_ids' else w.detach().clone(memory_format=torch.contiguous_format)
+        whole = {key for key in held if not headers or key == 'draft_token_ids'}
+        check_bulk(file, sum(held[key].nbytes for key in whole))
+        def take(key, w): return w.detach().clone(memory_format=torch.contiguous_format) if key in whole else torch.empty(w.shape, dtype=w.dtype, device='meta')
         return {key: take(key, weight) for key, weight in held.items()}
-    except OSError: raise
     except Exception as e:
+        if isinstance(e, OSError) and e.filename: raise    # others come from within: a place that the file does not have
         asked = re.search(r'GLOBAL ([\w.]+)', str(e))
         reason = f'it asks for {asked[1]}' if asked else str(e) if isinstance(e, TypeError) else type(e).__name__
         raise ValueError(f"{file}: damaged, or holds more than tensors, which is not run ({reason})") from None
@@ -389,22 +425,34 @@ def fetch(
                       f"elsewhere fetched, it can be copied here: hf download {name} --local-dir FOLDER") from None
 
 # %% ../nbs/02_draft_head.ipynb #7a10c0f2
+def check_inside(
+    file:Path, # of a checkpoint
+):
+    "Raise ValueError for a link that leads out of the file's folder, or out of the hub's cache."
+    folder, real = file.parent.resolve(), file.resolve()
+    if folder.parent.name == 'snapshots': folder = folder.parents[1]        # there files are links to `blobs`
+    if not real.is_relative_to(folder): raise ValueError(f"{file}: is a link to {real}, out of its folder; put a copy in its place")
+
 def locate(
     name, # a folder, one of the files in it, or a hub id
 )->tuple[Path,Path]: # config.json, the file or index of the weights
     "Where the two parts of a checkpoint are; raises ValueError, or OSError that says what is missing."
     if not isinstance(name, (str, Path)): raise ValueError(f"head: is {name!r}; expected a folder, a file of weights, or a hub id")
     path = Path(name)
-    if not path.exists() and re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(name)): path = fetch(str(name))
+    try: here = path.exists()
+    except OSError as e: raise ValueError(f"head: {reprlib.repr(str(name))} names no file ({e.strerror})") from None
+    if not here and re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(name)): path = fetch(str(name))
     if path.name == 'config.json': path = path.parent
     if path.is_file(): config, file = path.with_name('config.json'), path
     else: config, file = path/'config.json', next((path/file for file in WEIGHTS if (path/file).is_file()), path/WEIGHTS[0])
     for needed in (config, file):
         if not needed.is_file(): raise FileNotFoundError(f"head: {needed} does not exist; expected a folder with config.json and model.safetensors or pytorch_model.bin, whole or with an index")
+        check_inside(needed)
     return config, file
 
 def read_json(file)->dict: # raises ValueError, OSError
     "The fields of a JSON file."
+    if Path(file).stat().st_size > 16e6: raise ValueError(f"{file}: has {Path(file).stat().st_size / 1e6:.0f} MB; expected at most 16")
     try: held = json.loads(Path(file).read_text(encoding='utf-8'))
     except (ValueError, RecursionError) as e: raise ValueError(f"{file}: not valid JSON ({e})") from None
     if not isinstance(held, dict): raise ValueError(f"{file}: holds {type(held).__name__}, expected an object of fields")
@@ -419,11 +467,12 @@ def shards(
     named, files = read_json(file).get('weight_map'), {}
     if not isinstance(named, dict) or not named: raise ValueError(f"{file}: has no weight_map; expected one, from keys to files")
     for key, name in named.items():
-        if not isinstance(name, str) or name != Path(name).name or not name.endswith(('.safetensors', '.bin')):
-            raise ValueError(f"{file}: says that {key} is in {name!r}; expected a .safetensors or .bin file beside it")
+        if not isinstance(name, str) or name != Path(name).name or not name.isprintable() or len(name) > 250 or not name.endswith(('.safetensors', '.bin')):
+            raise ValueError(f"{file}: says that {some([key])} is in {reprlib.repr(name)}; expected a .safetensors or .bin file beside it")
         files.setdefault(file.with_name(name), set()).add(key)
     for part in files:
         if not part.is_file(): raise FileNotFoundError(f"head: {part} does not exist, but {file.name} names it; fetch all shards")
+        check_inside(part)
     return files
 
 # %% ../nbs/02_draft_head.ipynb #f546072f
@@ -436,7 +485,7 @@ def read_checkpoint(
     fields, weights = read_json(config), {}
     for part, keys in shards(file).items():
         held = (read_safetensors if part.suffix == '.safetensors' else read_pickle)(part, headers)
-        if keys is not None and set(held) != keys: raise ValueError(f"{part}: does not hold what {file.name} says; differing keys {sorted(set(held) ^ keys)[:4]}")
+        if keys is not None and set(held) != keys: raise ValueError(f"{part}: does not hold what {file.name} says; differing keys: {some(sorted(set(held) ^ keys))}")
         weights |= held
     return fields, weights, file
 

@@ -4,18 +4,18 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'FORMAT', 'VERSION', 'NAMES', 'DARK_TEXT', 'STYLE', 'PAGE_STYLE', 'PAGE_SCRIPT', 'Observer', 'digits',
-           'columns', 'located', 'Pieces', 'token_text', 'TraceStep', 'add_probabilities', 'trace_step', 'check_step',
-           'Trace', 'trace_from', 'Recorder', 'drafter_for', 'record', 'limits', 'proposed', 'Selection', 'followed',
-           'recorded', 'reranked', 'Written', 'written', 'bonus_of', 'states', 'why', 'about', 'about_in_words',
-           'visible', 'drawn', 'Picture', 'picture', 'draw_mask', 'legend_for', 'tree_figure', 'box_width', 'node_svg',
-           'edge_svg', 'places', 'summary_of', 'tree_svg', 'mask_svg', 'legend_html', 'step_html', 'tint', 'tau_until',
-           'about_token', 'answer_html', 'steps_svg', 'timeline_html', 'laid_out', 'timeline_figure', 'heading_of',
-           'alternatives_html', 'facts_html', 'trace_page', 'View', 'wrapped', 'slider', 'TreeExplorer', 'redraw',
-           'tell', 'explorer_html', 'TokenTimeline', 'Halt', 'plain_run', 'controls', 'arranged', 'Playground',
-           'streamed', 'comparison', 'decode_and_compare']
+           'columns', 'located', 'Pieces', 'token_text', 'TraceStep', 'add_probabilities', 'trace_step', 'step_faults',
+           'Trace', 'check_trace', 'trace_from', 'Recorder', 'drafter_for', 'record', 'limits', 'proposed', 'Selection',
+           'followed', 'recorded', 'reranked', 'Written', 'written', 'bonus_of', 'states', 'why', 'about',
+           'about_in_words', 'visible', 'drawn', 'Picture', 'picture', 'draw_mask', 'legend_for', 'tree_figure',
+           'box_width', 'node_svg', 'edge_svg', 'places', 'summary_of', 'tree_svg', 'mask_svg', 'legend_html',
+           'step_html', 'tint', 'tau_until', 'about_token', 'answer_html', 'steps_svg', 'timeline_html', 'laid_out',
+           'timeline_figure', 'heading_of', 'alternatives_html', 'facts_html', 'trace_page', 'View', 'wrapped',
+           'slider', 'TreeExplorer', 'redraw', 'tell', 'explorer_html', 'TokenTimeline', 'Halt', 'plain_run',
+           'controls', 'arranged', 'Playground', 'streamed', 'comparison', 'decode_and_compare']
 
 # %% ../nbs/13_explorer.ipynb #b19c4029
-import json, math, threading, time
+import json, math, reprlib, threading, time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -168,19 +168,30 @@ def trace_step(
 # %% ../nbs/13_explorer.ipynb #864119b0
 FORMAT, VERSION = 'eagle2_nb.trace', 1
 
-def check_step(step, number): # TraceStep, its place
-    "Raise ValueError naming what is wrong with a step that was read from a file."
-    n, wrong = len(step.tokens), None
+def step_faults(step, number): # TraceStep, its place -> what is wrong with it, in words; only the first is meant
+    "Look at every field of a step that was read from a file."
+    whole, text = lambda x: type(x) is int, lambda x: type(x) is str
+    real = lambda x, low, high: type(x) in (int, float) and low <= x <= high
+    share, log = lambda x: x is None or real(x, 0, 1.001), lambda x: x is None or real(x, -1e9, 1)
+    pairs = lambda x: isinstance(x, list) and all(isinstance(pair, list) and len(pair) == 2 and whole(pair[0]) and real(pair[1], 0, 1.001) for pair in x)
+    fits = dict(tokens=whole, parents=whole, depths=whole, log_values=log, kept=whole, path=whole, emitted=whole, pieces=text, chosen=share, alternatives=pairs, probabilities=share)
+    for name, fit in fits.items():
+        if not isinstance(getattr(step, name), list): yield f'has no list of {name}'
+        for value in getattr(step, name):
+            if not fit(value): yield f'has {reprlib.repr(value)} among its {name}'
+    n, parents, place = len(step.tokens), step.parents, {node: i for i, node in enumerate(step.kept)}
     for name in COLUMNS:
-        if len(getattr(step, name)) != n: wrong = f'has {len(getattr(step, name))} {name} for {n} tokens'
-    if not wrong and not all(type(token) is int for token in step.tokens + step.emitted): wrong = 'has a token that is no integer'
-    if not wrong and not (n and step.parents[0] == -1 and all(0 <= parent < node for node, parent in enumerate(step.parents[1:], 1))): wrong = 'has a node that stands before its parent'
-    if not wrong and not (step.kept[:1] == [0] and set(step.path) <= set(step.kept) <= set(range(n))): wrong = 'keeps nodes that are no candidates'
-    if not wrong and not len(step.path) <= len(step.emitted) <= len(step.path) + 1: wrong = f'accepts {len(step.path)} nodes and writes {len(step.emitted)} tokens'
+        if len(getattr(step, name)) != n: yield f'has {len(getattr(step, name))} {name} for {n} tokens'
+    if not (n and parents[0] == -1 and step.depths[0] == 0 and all(0 <= parent < node for node, parent in enumerate(parents[1:], 1))): yield 'has a node that stands before its parent'
+    if any(step.depths[node] != step.depths[parents[node]] + 1 for node in range(1, n)): yield 'has a node that is not one level below its parent'
+    if any(None not in (value, above := step.log_values[parent]) and value > above + 1 for value, parent in zip(step.log_values[1:], parents[1:])): yield 'has a value above that of its parent'
+    if step.kept[:1] != [0] or len(place) < len(step.kept) or not all(0 < node < n and place.get(parents[node], n) < place[node] for node in step.kept[1:]): yield 'keeps nodes that are no candidates'
+    if not all(node in place and parents[node] == above for above, node in zip([0, *step.path], step.path)): yield 'accepts nodes that do not follow one another'
+    if not len(step.path) <= len(step.emitted) <= len(step.path) + 1: yield f'accepts {len(step.path)} nodes and writes {len(step.emitted)} tokens'
+    if [step.tokens[node] for node in step.path] != step.emitted[:len(step.path)]: yield 'writes other tokens than it accepts'
     for name, wanted in (('pieces', len(step.emitted)), ('chosen', len(step.emitted)), ('alternatives', len(step.emitted)), ('probabilities', n)):
-        found = len(getattr(step, name))
-        if not wrong and found != wanted and (found or name == 'pieces'): wrong = f'has {found} {name}; expected {wanted}'
-    if wrong: raise ValueError(f'step {number} {wrong}')
+        if len(getattr(step, name)) != wanted and (getattr(step, name) or name == 'pieces'): yield f'has {len(getattr(step, name))} {name}; expected {wanted}'
+    if type(step.prefill) is not bool or step.prefill and number or not isinstance(step.seconds, dict): yield 'has no times, or is a prefill within the text'
 
 @dataclass
 class Trace:
@@ -215,6 +226,17 @@ class Trace:
         return trace_from(Path(file).read_text(encoding='utf-8', errors='replace'), file)
 
 # %% ../nbs/13_explorer.ipynb #90230510
+def check_trace(
+    trace:Trace, # read from a file
+):
+    "Raise ValueError, or what its parts raise, for a trace that could not be shown."
+    if not trace.steps: raise ValueError('it has no steps')
+    for number, step in enumerate(trace.steps):
+        if wrong := next(step_faults(step, number), None): raise ValueError(f'step {number} {wrong}')
+    for name, kind in (('prompt', str), ('drafter', str), ('seed', int), ('prompt_ids', list)):
+        if type(getattr(trace, name)) is not kind: raise ValueError(f'{name} is {reprlib.repr(getattr(trace, name))}')
+    in_words(trace.environment)
+
 def trace_from(
     text:str, # JSON
     name,     # what to call it in errors
@@ -225,15 +247,14 @@ def trace_from(
     if not isinstance(data, dict) or data.pop('format', None) != FORMAT: raise ValueError(f"{name}: is JSON, but no trace; expected a file that Trace.save has written")
     version = data.pop('version', None)
     if type(version) is not int or not 1 <= version <= VERSION:
-        raise ValueError(f"{name}: is a trace of version {version!r}, this eagle2_nb reads versions 1 to {VERSION}; use a newer eagle2_nb")
+        raise ValueError(f"{name}: is a trace of version {reprlib.repr(version)}, this eagle2_nb reads versions 1 to {VERSION}; use a newer eagle2_nb")
     try:
         trace = Trace(**data)
         trace.texts = {int(token): str(text) for token, text in trace.texts.items()}
         trace.steps = [TraceStep(**step) for step in trace.steps]
-        for number, step in enumerate(trace.steps): check_step(step, number)
-        if not trace.steps: raise ValueError('it has no steps')
-        Sampling(**trace.sampling), in_words(trace.environment), trace.tree and TreeConfig(**trace.tree)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e: raise ValueError(f"{name}: is a damaged trace ({e})") from None
+        check_trace(trace)
+        trace.sampling, trace.tree = asdict(Sampling(**trace.sampling)), trace.tree and asdict(TreeConfig(**trace.tree))
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as e: raise ValueError(f"{name}: is a damaged trace ({str(e)[:300]})") from None
     return trace
 
 # %% ../nbs/13_explorer.ipynb #5a6bc2d9
@@ -832,18 +853,18 @@ def wrapped(inside): return f'<div class="eagle2">{STYLE}{inside}</div>' # HTML 
 
 def slider(low, high, value, name, **more): # numbers, what it is called
     "An integer slider."
-    return widgets.IntSlider(value=value, min=low, max=max(low, high), description=name, continuous_update=False, **more)
+    return widgets.IntSlider(value=value, min=low, max=max(low, high), description=name, continuous_update=False, style=dict(description_width='7em'), **more)
 
 class TreeExplorer(View):
     "Walk through a trace's trees: a step, a node, and what another tree size would have kept."
     def __init__(self, trace): # a Trace
-        self.trace, most, quiet = trace, limits(trace), False
+        self.trace, most, row = trace, limits(trace), widgets.Layout(flex_flow='row wrap')
         self.step = slider(0, len(trace.steps) - 1, min(1, len(trace.steps) - 1), 'step')
         self.recorded = widgets.Checkbox(True, description='as recorded')
         self.depth, self.top_k = (slider(1, most[name], most[name], name) for name in ('depth', 'top_k'))
         self.total_tokens = slider(1, most['total_tokens'], max(len(step.kept) for step in trace.steps), 'total_tokens')
-        self.node, self.view, self.details = widgets.Dropdown(description='node'), widgets.HTML(), widgets.HTML()
-        super().__init__([self.step, widgets.HBox([self.recorded, self.depth, self.top_k, self.total_tokens]), self.view, self.node, self.details])
+        self.node, self.view, self.details = widgets.Dropdown(description='node', layout=widgets.Layout(width='32em', max_width='98%')), widgets.HTML(), widgets.HTML()
+        super().__init__([self.step, widgets.HBox([self.recorded, self.depth, self.top_k, self.total_tokens], layout=row), self.view, self.node, self.details])
         for control in (self.step, self.recorded): control.observe(self.redraw, 'value')
         for control in (self.depth, self.top_k, self.total_tokens): control.observe(self.resize, 'value')
         self.node.observe(self.tell, 'value')
@@ -928,7 +949,7 @@ def controls()->dict:
     "The widgets that a playground consists of."
     wide = widgets.Layout(width='98%')
     return dict(prompt=widgets.Textarea('Name three colours of the rainbow.', description='prompt', layout=wide), raw=widgets.Checkbox(False, description='no chat template'),
-        temperature=widgets.FloatSlider(0., min=0, max=2, step=.1, description='temperature'), seed=widgets.IntText(0, description='seed'),
+        temperature=widgets.FloatSlider(0., min=0, max=2, step=.1, description='temperature', style=dict(description_width='7em')), seed=widgets.IntText(0, description='seed'),
         depth=slider(1, 8, 4, 'depth'), top_k=slider(1, 16, 8, 'top_k'), total_tokens=slider(1, 64, 16, 'total_tokens'), length=slider(1, 512, 64, 'new tokens'),
         run=widgets.Button(description='Run', button_style='primary'), stop=widgets.Button(description='Stop', disabled=True), text=widgets.HTML(), status=widgets.HTML())
 

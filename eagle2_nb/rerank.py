@@ -77,14 +77,15 @@ class CostModel:
     def seconds(self, what, context, tokens): # 'verify' or 'draft', numbers of tokens [m] ascending -> seconds [m], never falling
         tokens, (low, high) = np.asarray(tokens, dtype=float), (np.asarray(row) for row in getattr(self, what))
         share = max(0, (context - self.contexts[0]) / (self.contexts[1] - self.contexts[0]))
-        curve = np.interp(tokens, self.sizes, low + share * (high - low)) * np.maximum(1, tokens / self.sizes[-1])
+        slope = np.maximum(0, high - low)                  # a longer text costs no less, whatever the clock said
+        curve = np.interp(tokens, self.sizes, low + share * slope) * np.maximum(1, tokens / self.sizes[-1])
         return np.maximum.accumulate(curve)
 
 # %% ../nbs/05_rerank.ipynb #ab1d0005
 class Budget:
     "Decides in every step how deep to draft and how many nodes to verify, so that tokens per second are highest."
-    def __init__(self, cost:CostModel, lengths): # tokens of each row's prompt
-        self.cost, self.context, self.rows = cost, max(lengths), len(lengths)
+    def __init__(self, cost:CostModel, lengths, stops=True): # tokens of each row's prompt; may growing stop early?
+        self.cost, self.context, self.rows, self.stops = cost, max(lengths), len(lengths), stops
         self.share, self.step = [.7]*8, {}      # kept value of each level, as a share of the value of the frontier above it
         self.tokens, self.seconds = 4. * self.rows, 4 * self.price('verify', 1)  # as if four plain steps had been made
 
@@ -93,12 +94,14 @@ class Budget:
     def rate(self): return self.tokens / self.seconds
 
     def go_on(self, level, log_values): # log values [B, k] of what would grow -> does another level pay?
-        worth = log_values.exp().sum().item()
         price = self.price('draft', log_values.shape[1])
-        if self.share[level - 1] * worth <= self.rate * price:
-            if level == 1: self.share[0] = min(1, 1.05 * self.share[0])
-            return False
-        self.step[level], self.seconds = worth, self.seconds + price
+        if self.stops:
+            worth = log_values.exp().sum().item()
+            if self.share[level - 1] * worth <= self.rate * price:
+                if level == 1: self.share[0] = min(1, 1.05 * self.share[0])
+                return False
+            self.step[level] = worth
+        self.seconds += price
         return True
 
     def size(self, key, most): # [B, n] log values -> how many nodes of each row to verify
@@ -143,7 +146,7 @@ class Eagle2Drafter:
         pair = target, self.head, stamp([*self.head.parameters(), *self.head.buffers(), target.lm_head.weight])
         if self.pair != pair: self.pair, self.score, self.layer = pair, scorer(target, self.token_ids), target.prepared(self.head)  # copies, made once
         self.cache, sized = DraftCache(len(batch), target.device), 'auto' in (self.config.depth, self.config.total_tokens)
-        self.budget = Budget(self.cost, [len(prompt) for prompt in batch]) if sized else None
+        self.budget = Budget(self.cost, [len(prompt) for prompt in batch], self.config.depth == 'auto') if sized else None
 
     def observe(self, tokens, features, lengths, tree_logits=None): # [B, a], [B, a, H]; the first lengths[b] of row b count
         if self.budget and tree_logits is not None: self.budget.emitted(lengths)
@@ -156,7 +159,7 @@ class Eagle2Drafter:
         return self.budget.spent(tree) if self.budget else tree
 
     def _grow(self, config): # its depth is bounded by what can still be emitted
-        if (go_on := self.budget.go_on if self.config.depth == 'auto' else None) and not go_on(1, self.candidates.log_values): return self.candidates
+        if (go_on := self.budget and self.budget.go_on) and not go_on(1, self.candidates.log_values): return self.candidates
         self.candidates = expand(self.root, self.score(self.feature), self.feature, self._level, config, self.token_ids, self.parts[0], go_on)
         key, most = what_to_keep(self.candidates, config, *self.parts)
         return rerank(self.candidates, self.budget.size(key, most) if config.total_tokens == 'auto' else most, key)

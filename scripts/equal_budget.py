@@ -11,20 +11,12 @@ import argparse
 from pathlib import Path
 from statistics import mean
 
-import torch
-
 from eagle2_nb.baselines import make_drafter
 from eagle2_nb.bench import intervals
 from eagle2_nb.decode import collect, decode
 from eagle2_nb.expand import TreeConfig
+from eagle2_nb.experiments import padded
 from eagle2_nb.target import default_head_folder, encode_prompt, environment, in_words, load_default, read_questions
-
-
-def padded(prompts):
-    "Left-padded batch and its mask"
-    longest = max(len(prompt) for prompt in prompts)
-    ids = torch.stack([torch.cat([prompt.new_zeros(longest - len(prompt)), prompt]) for prompt in prompts])
-    return ids, torch.stack([(torch.arange(longest) >= longest - len(prompt)).long() for prompt in prompts])
 
 
 def lengths_of(target, drafter, batch, tokens):

@@ -24,6 +24,7 @@ import eagle2_nb
 from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
+from eagle2_nb.experiments import judged
 from eagle2_nb.rerank import Eagle2Drafter
 from eagle2_nb.train import Features, chain_hits, pack_answers
 from eagle2_nb.target import encode_prompt, environment, in_words, load_default, read_questions
@@ -67,19 +68,6 @@ def check_oracle(target, head, ids, stop, depth=3):
     drafter = OracleDrafter(head, TreeConfig(depth, 1, depth + 1))
     lengths = collect(decode(target, drafter, ids, max_new_tokens=4 * depth + 4, stop=stop))[1].accept_lengths.get(0, [])
     assert all(length == depth + 1 for length in lengths[:-1]), f"the oracle's steps commit {lengths} tokens, not {depth + 1}"
-
-
-def judged(step):
-    "At the root and each accepted node with drafted children, best first: their confidences, and which the target chose"
-    tree, node = step.candidates, 0
-    for token in step.tokens[0]:
-        children = ((tree.parents[0] == node) & tree.valid[0]).nonzero()[:, 0]
-        if len(children):
-            chosen = tree.tokens[0, children] == token
-            yield (tree.log_values[0, children] - tree.log_values[0, node]).exp(), chosen
-        if not len(children) or not chosen.any():
-            return
-        node = children[chosen][0]
 
 
 def histogram(pairs):

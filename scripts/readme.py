@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def render():
     "What README.md and its pictures should hold: {path: bytes}"
     notebook = nbformat.read(ROOT / "nbs/index.ipynb", as_version=4)
-    notebook.cells = [c for c in notebook.cells if not c.source.startswith("#| hide")]
+    notebook.cells = [c for c in notebook.cells if not c.source.startswith(("#| hide", "[Open in Colab]"))]
     notebook.metadata["language_info"] = {"name": "python"}
     alternatives = [line.split(":", 1)[1].strip().strip('"') for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("#| fig-alt:")]
     for cell in notebook.cells:

@@ -1,5 +1,6 @@
 """What is said twice agrees, and the notebooks keep the project's rules."""
 import ast
+import importlib.util
 import json
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tomllib
 from configparser import ConfigParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,10 @@ parser = ConfigParser(delimiters=["="], interpolation=None)
 parser.read(ROOT / "settings.ini", encoding="utf-8")
 SETTINGS = parser["DEFAULT"]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+spec = importlib.util.spec_from_file_location("colab", ROOT / "scripts/colab.py")
+colab = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(colab)
 
 
 def cells(path, kind="code"):
@@ -34,6 +40,8 @@ def test_settings_pyproject_and_package_agree():
     assert str(nbdev["jupyter_hooks"]) == SETTINGS["jupyter_hooks"]
     version = re.search(r'__version__ = "(.+)"', (ROOT / "eagle2_nb/__init__.py").read_text())[1]
     assert version == SETTINGS["version"]
+    repository = colab.site.repository(SETTINGS)
+    assert project.get("urls", {}).get("Repository", repository) == repository
 
 
 def test_every_constraint_satisfies_its_requirement():
@@ -89,6 +97,43 @@ def test_notebook_keeps_the_rules(path):
     for cell in code:
         if "#| fig-cap" in cell:
             assert "#| fig-alt" in cell and "#| label: fig-" in cell, "a figure without alternative text or label"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_first_code_cell_installs_the_package_where_it_is_missing(path):
+    found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert cells(path)[0] == colab.INSTALL and cells(path)[1:].count(colab.INSTALL) == 0, "run: .venv/bin/python scripts/colab.py"
+    wanted = colab.prepared(found, path.name, colab.link(path.name))
+    assert colab.sources(found) == colab.sources(wanted), "run: .venv/bin/python scripts/colab.py"
+    ids = [cell["id"] for cell in found]
+    assert len(set(ids)) == len(ids) and all(re.fullmatch("[0-9a-f]{8}", name) for name in ids)
+
+
+def test_that_cell_installs_only_where_the_package_is_missing(monkeypatch, capsys):
+    from IPython.core.inputtransformer2 import TransformerManager
+    asked = []
+    names = dict(get_ipython=lambda: SimpleNamespace(run_line_magic=lambda *line: asked.append(line)))
+    code = TransformerManager().transform_cell(colab.INSTALL)
+    exec(code, names)
+    assert asked == [] and capsys.readouterr() == ("", "")
+    monkeypatch.setitem(sys.modules, "eagle2_nb", None)  # now an import of it fails
+    exec(code, names)
+    assert asked == [("pip", "install -q eagle2_nb")]
+
+
+def test_notebooks_get_their_link_to_colab_from_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(colab, "ROOT", tmp_path)
+    plain = [dict(cell_type=kind, source=[text]) for kind, text in (("markdown", "# Title"), ("markdown", "Introduction"), ("code", "1"), ("code", "2"))]
+    found = {}
+    for user in ("", "user = somebody", "user = another\nbranch = next"):
+        (tmp_path / "settings.ini").write_text(f"[DEFAULT]\nrepo = tiny\n{user}\n")
+        found[user] = colab.prepared(found.get("user = somebody", plain), "00_first.ipynb", colab.link("00_first.ipynb"))
+    none, somebody, another = map(colab.sources, found.values())
+    assert none == [*colab.sources(plain[:2]), ("code", colab.INSTALL), *colab.sources(plain[2:])]
+    for made, place in (somebody, "somebody/tiny/blob/main"), (another, "another/tiny/blob/next"):
+        address = f"https://colab.research.google.com/github/{place}/nbs/00_first.ipynb"
+        assert made == [*none[:2], ("markdown", f"[Open in Colab]({address})"), *none[2:]]
+    assert colab.sources(colab.prepared(found["user = somebody"], "00_first.ipynb", "")) == none
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -151,10 +151,12 @@ def test_a_name_defined_twice_leads_to_this_page_or_to_the_page_of_that_name(bui
 
 
 def test_colab_and_repository_links_follow_settings(build):
-    out, faults, _ = build(GOOD, settings="user = somebody\n")
+    linked = text(f"{site.COLAB}(https://colab.research.google.com/github/somebody/tiny/blob/main/nbs/00_first.ipynb)", "link")
+    out, faults, _ = build({**GOOD, "00_first.ipynb": [linked, *GOOD["00_first.ipynb"]]}, settings="user = somebody\n")
     page = (out / "first.html").read_text()
     assert not faults and "https://colab.research.google.com/github/somebody/tiny/blob/main/nbs/00_first.ipynb" in page
     assert "https://github.com/somebody/tiny/blob/main/tiny/first.py#L1" in page
+    assert page.count("Open in Colab") == 1  # the cell of the notebook that says the same is left out
     assert site.colab("https://git.example.org/a/b", "main", "nbs/a.ipynb") == ""
 
 
