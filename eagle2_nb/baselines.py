@@ -63,7 +63,7 @@ def shaped_tree(
     "A `DraftTree` of a fixed shape; nodes without a finite value are not valid."
     parents, depths = (row.expand(len(root), -1) for row in upload([[-1] + shape.parents, [0] + [len(path) for path in shape.paths]], root.device))
     log_values = torch.cat([log_values.new_zeros(len(root), 1), log_values], 1)
-    return DraftTree(torch.cat([root[:, None], tokens], 1), parents, depths, log_values.nan_to_num(nan=-torch.inf), log_values.isfinite())
+    return DraftTree(torch.cat([root[:, None], tokens], 1), parents, depths, torch.where(log_values.isnan(), -torch.inf, log_values), log_values.isfinite())
 
 # %% ../nbs/09_baselines.ipynb #d3df2519
 class StaticTreeDrafter(Eagle2Drafter):

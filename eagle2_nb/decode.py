@@ -72,7 +72,7 @@ class KVCache(Cache):
         self.lengths = [length + len(path) for length, path in zip(self.lengths, paths)]
 
     def crop(self, length): # tokens of every text to keep, or minus the number to forget
-        if length < 0: length += self.base
+        if length < 0: length = max(0, length + self.base)
         self.lengths, self.memory = [min(n, length) for n in self.lengths], None
 
     def keep(self, rows): # list of row indices that stay

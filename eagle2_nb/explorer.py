@@ -170,7 +170,7 @@ FORMAT, VERSION = 'eagle2_nb.trace', 1
 
 def step_faults(step, number): # TraceStep, its place -> what is wrong with it, in words; only the first is meant
     "Look at every field of a step that was read from a file."
-    whole, text = lambda x: type(x) is int, lambda x: type(x) is str
+    whole, text = lambda x: type(x) is int and -1 <= x < 2**31, lambda x: type(x) is str
     real = lambda x, low, high: type(x) in (int, float) and low <= x <= high
     share, log = lambda x: x is None or real(x, 0, 1.001), lambda x: x is None or real(x, -1e9, 1)
     pairs = lambda x: isinstance(x, list) and all(isinstance(pair, list) and len(pair) == 2 and whole(pair[0]) and real(pair[1], 0, 1.001) for pair in x)
