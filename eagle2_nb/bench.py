@@ -6,7 +6,7 @@
 __all__ = ['EXTERNAL', 'FAILURES', 'run_own', 'FirstToken', 'run_generate', 'widths', 'isolated', 'sums', 'figures', 'intervals',
            'BenchConfig', 'compiled', 'Runner', 'shuffled', 'key_of', 'answer_once', 'report_differences',
            'answer_questions', 'per_question', 'with_intervals', 'Summary', 'summarise', 'markdown_table', 'is_record',
-           'read_records', 'read_tasks', 'bench', 'plot_bench']
+           'drop_torn_line', 'read_records', 'read_tasks', 'bench', 'plot_bench']
 
 # %% ../nbs/11_bench.ipynb #03e4688d
 import hashlib, json, random, reprlib, time
@@ -291,6 +291,12 @@ def is_record(record): # -> bool
     parts, told = record.get('parts'), record.get('isolated')
     return numbers(row, record, ('lengths', 'sizes', 'accepted', 'levels', 'depths')) and isinstance(parts, dict) and 'isolated' in record and numbers(number, parts, ('draft', 'verify', 'choose', 'host')) and (told is None or number(told))
 
+def drop_torn_line(file): # JSON Lines file, if it is there
+    "Cut off a last line without an end: a run was killed while it wrote."
+    held = Path(file).read_bytes() if Path(file).exists() else b''
+    if not held.endswith(b'\n') and held:
+        with Path(file).open('r+b') as out: out.truncate(held.rfind(b'\n') + 1)
+
 def read_records(file, settings): # JSON Lines file, settings of this run -> key -> record
     "What a run that was stopped has done; raises ValueError if it had other settings, or for a line that is damaged, OSError."
     done = {}
@@ -329,6 +335,7 @@ def bench(
     tasks = read_tasks(files, config.limit)
     settings = asdict(config) | dict(methods=list(config.methods), tree=str(tree), target=fingerprint(target), head=fingerprint(head),
                                      questions=hashlib.sha256(json.dumps(tasks).encode()).hexdigest()[:16]) | environment(target)
+    if records: drop_torn_line(records)
     done = read_records(records, settings) if records else {}
     runner, wanted = Runner(target, head, config, tree, cost, small, folder), config.repeats * len(config.all_methods) * sum(len(q['turns']) for questions in tasks.values() for q in questions)
     for method, question in ((method, question) for question in next(iter(tasks.values()))[:2] for method in config.all_methods if len(done) < wanted):   # the cost of first calls is nobody's

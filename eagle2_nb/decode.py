@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['CacheLayer', 'KVCache', 'Step', 'conditional_acceptance', 'Statistics', 'PlainDrafter', 'check_inputs', 'until_end',
            'Texts', 'offered', 'walks', 'judge', 'observed', 'observed_prompt', 'logits_at_end', 'prefill', 'Clock',
-           'remember', 'recall', 'weigh', 'rounds', 'decode', 'collect', 'plain_settings', 'plain_generate',
-           'first_difference', 'measure_costs', 'read_costs', 'load_costs']
+           'remember', 'recall', 'weigh', 'warn_if_full', 'rounds', 'decode', 'collect', 'plain_settings',
+           'plain_generate', 'first_difference', 'measure_costs', 'read_costs', 'load_costs']
 
 # %% ../nbs/07_decode.ipynb #dc3b48d1
-import hashlib, json, time
+import hashlib, json, time, warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -194,7 +194,7 @@ class Texts:
         self.stop, self.criteria, self.prompt = set(end_tokens(stop)), criteria, ids.shape[1]
         self.lengths = [self.prompt - start for start in self.starts]                # tokens of each prompt
         self.reach = [target.context - length + 1 for length in self.lengths]        # tokens until the context is full
-        self.limits = [min(max_new_tokens, reach) for reach in self.reach]
+        self.asked, self.limits = max_new_tokens, [min(max_new_tokens, reach) for reach in self.reach]
         self.ids = torch.cat([ids, ids.new_zeros(len(ids), max(self.limits))], 1)
         self.count, self.ended = [0]*len(ids), [False]*len(ids)      # emitted tokens, is the text complete
 
@@ -347,6 +347,11 @@ def weigh(target, tree, cache, choose, rows, texts, clock): # -> tree, features,
             return tree, features, logits, path, tokens
 
 # %% ../nbs/07_decode.ipynb #29336741
+def warn_if_full(texts, context): # `Texts` that have ended, tokens that the target can read
+    "Say which texts ended only because the context is full."
+    full = [row for row, count in enumerate(texts.count) if count == texts.reach[row] < texts.asked]
+    if full: warnings.warn(f'max_new_tokens: is {texts.asked}, but the context of {context} tokens is full; ended there: rows {full}', stacklevel=2)
+
 def rounds(target, drafter, texts:Texts, choose:Choose, cache:KVCache, observation)->Iterator[Step]: # observation: what `observe` takes next
     "One `Step` a round until every text has ended."
     clock, rows = Clock(), list(range(len(texts.ended)))
@@ -363,6 +368,7 @@ def rounds(target, drafter, texts:Texts, choose:Choose, cache:KVCache, observati
         observation = observed(path, tokens, features, logits)
         clock.lap('host')
         yield Step(rows, tree, path, tokens, getattr(drafter, 'candidates', None), clock.seconds)
+    warn_if_full(texts, target.context)
     if cache.keeps: remember(drafter, cache, observation)
 
 # %% ../nbs/07_decode.ipynb #c344d83b
@@ -495,12 +501,14 @@ def read_costs(
 def load_costs(
     target, head, # the `Target` and its draft head
 )->CostModel:
-    "The costs that were measured for this pair on this machine, measured now if they were not, or if the file that keeps them is damaged."
+    "The costs that were measured for this pair on this machine, measured now if they were not, or if the file that keeps them is damaged; a folder that cannot be written only warns."
     facts = environment(target) | dict(model=target.config.to_dict(), attention=target.config._attn_implementation, head=asdict(head.config))
     name = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     file = cache_folder()/'costs'/f'{name}.json'
     try: return read_costs(file)
-    except (FileNotFoundError, ValueError): costs = measure_costs(target, head)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, lambda name: Path(name).write_text(json.dumps(asdict(costs)), encoding='utf-8'))
-    return read_costs(file)
+    except (OSError, ValueError): costs = measure_costs(target, head)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, lambda name: Path(name).write_text(json.dumps(asdict(costs)), encoding='utf-8'))
+    except OSError as e: warnings.warn(f'costs were measured, but cannot be kept for the next time: {e}', stacklevel=2)
+    return costs

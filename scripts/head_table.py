@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 import eagle2_nb
+from eagle2_nb.bench import drop_torn_line
 from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
@@ -238,6 +239,8 @@ def main():
         parser.error("two files have the same stem, which names the task")
     torch.set_num_threads(args.threads)
     jobs = plan(args)
+    if args.out:
+        drop_torn_line(args.out)
     records = read_records(args.out, jobs)
     pending = [key for key in jobs if key[0] in args.measures and key not in records]
     if pending and not args.print_only:
