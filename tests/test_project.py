@@ -53,6 +53,15 @@ def test_every_constraint_satisfies_its_requirement():
         assert requirement.specifier.contains(pins[requirement.name]), f"{pins[requirement.name]} is not {text}"
 
 
+def test_everything_that_the_package_imports_is_required():
+    from packaging.requirements import Requirement
+    required = {Requirement(text).name.replace("-", "_") for text in SETTINGS["requirements"].split()}
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "eagle2_nb").glob("*.py")]
+    found = {alias.name.split(".")[0] for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module.split(".")[0] for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+    assert found - set(sys.stdlib_module_names) - required == {"eagle2_nb"}
+
+
 def test_quarto_configuration_in_nbs_is_a_link_to_the_real_one():
     link = ROOT / "nbs/_quarto.yml"
     assert link.is_symlink() and link.resolve() == ROOT / "_quarto.yml"
