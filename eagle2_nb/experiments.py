@@ -266,7 +266,7 @@ def calibration(tasks): # task -> [BINS, 3] of each question -> figures
     "Calibration error over all children, and acceptance at both ends of the scale."
     curve = curve_of([h for histograms in tasks.values() for h in histograms])
     ends = dict(low=curve[:, 0] < .05, high=curve[:, 0] > .95)
-    return dict(error=expected_calibration_error(curve)) | {name: ((curve[at, 1] * curve[at, 2]).sum() / curve[at, 2].sum()).item() if at.any() else float('nan') for name, at in ends.items()}
+    return dict(error=expected_calibration_error(curve)) | {name: ((curve[at, 1] * curve[at, 2]).sum() / curve[at, 2].sum()).item() for name, at in ends.items() if at.any()}
 
 def draw_calibration(curves): # name -> curve -> matplotlib figure
     "Reliability curves above, how many children each bin holds below."
@@ -292,7 +292,7 @@ def figure6(lab)->Finding: # Lab
             children = sum(int(h[:, 2].sum()) for t, some in histograms.items() if task in ('all', t) for h in some)
             rows.append([name.removeprefix('T = '), task, children, *(ranged(own, figure, 3) for figure in ('error', 'low', 'high'))])
     verdict = '; '.join(f"{name}: calibration error {ranged(f, 'error', 3)}, children below 0.05 are accepted in {ranged(f, 'low', 3)} of the cases, above 0.95 in {ranged(f, 'high', 3)}" for name, f in found.items())
-    good = all(f['low_ci'][1] < .05 and f['high_ci'][0] > .9 for f in found.values())
+    good = all('high' in f and f['low_ci'][1] < .05 and f['high_ci'][0] > .9 for f in found.values())
     verdict += f". That unlikely children are accepted in less than 0.05 of the cases, and likely ones in more than 0.9: {lab.says(good)}. {lab.sample()}; {in_words(environment(lab.target))}."
     claim = 'confidence and acceptance are strongly correlated: drafts below 0.05 are accepted in about 0.04 of the cases, drafts above 0.95 in about 0.98 (section 3.2).'
     curves = {name: curve_of([h for some in histograms.values() for h in some]) for name, histograms in tasks.items()}

@@ -8,15 +8,18 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+import eagle2_nb.target
 from eagle2_nb.decode import load_costs
 from eagle2_nb.draft_head import DraftHead
-from eagle2_nb.target import Target
+from eagle2_nb.target import Target, default_model_folder
 
 KILLS = int(os.environ.get("EAGLE2_KILLS", "3"))
 RUN = """
@@ -79,3 +82,48 @@ def test_costs_that_cannot_be_kept_are_measured_all_the_same(tmp_path, monkeypat
     with pytest.warns(UserWarning, match="cannot be kept"):
         costs = load_costs(target, DraftHead.from_target(target.model).eval())
     assert costs.verify[0][0] > 0 and (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.fixture
+def converting(tmp_path, monkeypatch):
+    "The conversion of the embedded model with a stand-in for its slow part -> (the cache folder, a function that sets the stand-in)"
+    monkeypatch.setenv("EAGLE2_CACHE", str(tmp_path))
+    monkeypatch.setattr(eagle2_nb.target, "fetch_gguf", lambda folder: Path(folder) / "model.gguf")
+    return tmp_path, lambda convert: monkeypatch.setattr(eagle2_nb.target, "convert_gguf", convert)
+
+
+def test_two_conversions_at_once_make_one_whole_model(converting):
+    cache, use = converting
+    together = threading.Barrier(2, timeout=60)
+
+    def convert(file, folder):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        together.wait()  # both have begun before one ends
+        (folder / "model.safetensors").write_text("whole")
+
+    use(convert)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(default_model_folder())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 2 and found[0] == found[1] and (found[0] / "model.safetensors").read_text() == "whole"
+    assert [path.name for path in cache.iterdir()] == [found[0].name]  # and nothing beside it
+
+
+def test_a_conversion_that_fails_leaves_nothing_and_can_be_tried_again(converting):
+    cache, use = converting
+
+    def full(file, folder):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("ha")
+        raise OSError(28, "No space left on device")
+
+    use(full)
+    with pytest.raises(OSError, match="No space left"):
+        default_model_folder()
+    assert not list(cache.iterdir())
+    use(lambda file, folder: folder.mkdir())
+    assert default_model_folder().is_dir()
