@@ -28,7 +28,7 @@ from .decode import PlainDrafter, decode, load_costs, plain_generate
 from .draft_head import DraftHead, read_json, write_whole
 from .expand import TreeConfig
 from .rerank import Eagle2Drafter
-from .target import default_head_folder, encode_prompt, environment, in_words, shipped_questions
+from .target import default_head_folder, encode_prompt, environment, in_words, one_line, shipped_questions
 from .train import fingerprint
 from .value import PALETTE, DraftTree, draw_tree, expected_calibration_error, path_to
 from .verify import Sampling
@@ -153,7 +153,8 @@ class Lab:
         return bench(self.target, self.tokenizer, self.head, self.files, config, tree, self.small, self.folder, self.cost, records, lambda line: self.report(f'{name}: {line}'))
 
     def says(self, shown): # is the claim shown? -> a verdict
-        return 'holds' if shown and self.config.limit > 3 else 'not shown by this sample' if self.config.limit > 3 else 'too few questions to say'
+        if self.config.limit < 4: return 'too few questions to say'
+        return 'holds' if shown else 'not shown by this sample'
 
     def sample(self, per_task=None): # -> a sentence on what a figure rests on
         counts = [len(questions[:per_task]) for questions in self.tasks.values()]
@@ -170,7 +171,7 @@ class Table:
         csv.writer(text, lineterminator='\n').writerows([self.columns, *self.rows])
         return text.getvalue()
     def _repr_markdown_(self):
-        line = lambda cells: '| ' + ' | '.join(str(cell).replace('|', '\\|').replace('\n', ' ') for cell in cells) + ' |'
+        line = lambda cells: '| ' + ' | '.join(map(one_line, cells)) + ' |'
         return '\n'.join([line(self.columns), '|' + '---|' * len(self.columns), *map(line, self.rows)])
 
 @dataclass
@@ -360,7 +361,7 @@ def figure4(lab, texts=('10+2', '10+2='))->Finding: # Lab, two texts
     best = {text: candidates.log_values[0, 1:].max().exp().item() for text, (candidates, *_) in shown.items()}
     verdict = '; '.join(f"after {text!r} the best guess has value {best[text]:.2f}, and {widths[text]} of the five kept nodes stand directly under the root" for text in texts)
     holds = best[texts[0]] < best[texts[1]] and widths[texts[0]] > widths[texts[1]]
-    claim = 'where the next token is hard to tell, the tree should be broad, where it is easy, narrow and deep: two candidates after 10+2, one after 10+2= (section 3.1).'
+    claim = 'where the next token is hard to tell, the tree should be broad, where it is easy, narrow and deep: two candidates after 10+2, one after 10+2= (figure 4).'
     return Finding('Figures 4 and 7: the tree follows the context', claim, f"{verdict}: {'holds' if holds else 'does not hold'}.", {}, dict(figure4=pair, figure7=growth))
 
 # %% ../nbs/12_experiments.ipynb #e1200061

@@ -14,7 +14,6 @@ import json
 import shlex
 import sys
 import time
-from dataclasses import replace
 from operator import truediv
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from eagle2_nb.bench import drop_torn_line
 from eagle2_nb.decode import KVCache, collect, decode
 from eagle2_nb.draft_head import DraftHead, slot_mask, upload
 from eagle2_nb.expand import TreeConfig
-from eagle2_nb.experiments import judged
+from eagle2_nb.experiments import judged, whole_vocabulary
 from eagle2_nb.rerank import Eagle2Drafter
 from eagle2_nb.train import Features, chain_hits, pack_answers
 from eagle2_nb.target import encode_prompt, environment, in_words, load_default, read_questions
@@ -137,8 +136,8 @@ def circumstances(target):
 def answer_all(args, jobs, pending, records):
     "Answer what is pending, one record after the other"
     target, tokenizer, _ = load_default(getattr(torch, args.dtype), pack="auto")
-    head, whole = (DraftHead.load(args.head).to(dtype=target.dtype).eval() for _ in range(2))
-    whole.draft_token_ids, whole.config = None, replace(head.config, draft_vocab_size=None)
+    head = DraftHead.load(args.head).to(dtype=target.dtype).eval()
+    whole = whole_vocabulary(head)
     drafters = {measure: Eagle2Drafter(head, tree) for measure, (tree, _) in MEASURES.items()}
     drafters.update(oracle=OracleDrafter(head, LARGE), whole_vocabulary=Eagle2Drafter(whole, LARGE))
     common = dict(max_new_tokens=args.max_new_tokens, stop=[tokenizer.eos_token_id])
